@@ -1,0 +1,211 @@
+# A gate: one process's slot, and reserves by cap.
+
+cdef bint claim(gate_t *c, int slot) except -1:
+    """Claim a slot, or any; False if all have living owners. Gives others that are just claiming or freeing one up to
+    a second, and lets other threads run meanwhile: one of them may have claimed for us."""
+    cdef owner_result result
+    deadline = time.monotonic() + 1.0
+    while not owner_is_mine(&c.owner):
+        result = gate_claim(c, slot)
+        if result == OWNER_SYSTEM:
+            raise OSError(errno, os.strerror(errno))
+        if result == OWNER_MOVING and time.monotonic() < deadline:
+            time.sleep(0.001)
+        elif result != OWNER_OK:
+            return False
+    return True
+
+
+cdef class GateCore:
+    """Reserve and release under the caps of a segment. Claims a slot by itself at the first reserve, and again in a
+    forked child, which owns nothing of its parent's."""
+
+    cdef gate_t c
+    cdef readonly Segment segment
+    cdef dict _index  # cap name -> index
+    cdef int _default  # index of the cap meant where none is named; -1: there is none
+    cdef bint _closed
+    cdef object __weakref__
+
+    def __cinit__(self, Segment segment, *_args, **_kwargs):
+        self._closed = True
+        self.segment = segment
+        self._index = {name: i for i, name in enumerate(segment.caps)}
+        self._default = self._index.get("requests", -1)
+        gate_initialise(&self.c, &segment.c)
+        self._closed = False
+
+    def __dealloc__(self):
+        if self.segment is not None:
+            gate_close(&self.c)
+
+    cdef int _open(self) except -1:
+        if self._closed:
+            raise GateClosed()
+        return 0
+
+    cdef int _claim(self) except -1:
+        self._open()
+        if not claim(&self.c, GATE_ANY_SLOT):
+            raise SlotsExhausted(self.segment.c.shape.slots)
+        self._open()  # another thread may have closed it while this one waited
+        return 0
+
+    cdef inline int _ready(self) except -1:
+        if not owner_is_mine(&self.c.owner):  # also once it is closed
+            self._claim()
+        return 0
+
+    cdef inline int _cap(self, object name) except -1:
+        if name is None and self._default >= 0:
+            return self._default
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"cap must be a str, not {type(name).__name__} ({name!r})")
+        cdef object index = self._index.get("requests" if name is None else name)
+        if index is None:
+            raise UnknownCap("requests" if name is None else name, self.segment.caps)
+        return index
+
+    def claim(self):
+        """Claim a slot for this process now rather than at its first reserve, and return its index.
+
+        Does nothing if it has one. Raises SlotsExhausted if every slot is owned by a living process, GateClosed.
+        """
+        with cython.critical_section(self):
+            self._ready()
+            return self.c.owner.slot
+
+    def try_acquire(self, n=1, *, cap=None):
+        """Reserve n units and return True, or return False if there is no room. Never waits.
+
+        n is from 1 to 4,294,967,295. cap is a name; "requests" if left out. In hard mode the answer is exact: False
+        only if at one instant during the call granted + n exceeded the limit. In approximate mode each other process
+        may add one grant of its own on top. Threads of one process share its slot; a forked child gets its own.
+        Raises GateClosed, SlotsExhausted (first use in a process), UnknownCap, TypeError, ValueError.
+        """
+        cdef int64_t units = to_units(n, "n", 1)
+        cdef int index = self._cap(cap)
+        with cython.critical_section(self):
+            self._ready()
+            return gate_reserve(&self.c, index, <uint32_t>units, CAP_UNBOUNDED) == CAP_DONE
+
+    def release(self, n=1, *, cap=None):
+        """Give back n units that this process reserved. Never waits.
+
+        Raises NotOwner if this process holds fewer than n under that cap, and then changes nothing.
+        """
+        cdef int64_t units = to_units(n, "n", 1)
+        cdef int index = self._cap(cap)
+        with cython.critical_section(self):
+            self._open()
+            if not owner_is_mine(&self.c.owner) or gate_release(&self.c, index, <uint32_t>units) != CAP_DONE:
+                raise self._not_held(index, units)
+
+    cdef object _not_held(self, int index, int64_t units):
+        held = gate_held(&self.c, index) if owner_is_mine(&self.c.owner) else 0
+        return NotOwner(
+            f"n is {units}, but this process holds {held} of cap {self.segment.caps[index]!r}: "
+            "release only what this process reserved", requested=units, held=held)
+
+    def reserve_all(self, tuple amounts):
+        """Reserve (cap index, n) pairs, all or nothing; return the index of the cap that refused, or -1."""
+        cdef uint32_t wanted[32]
+        cdef uint32_t refused_by = 0
+        memset(wanted, 0, sizeof(wanted))
+        for index, units in amounts:
+            wanted[<int>index] = <uint32_t>units
+        with cython.critical_section(self):
+            self._ready()
+            if gate_reserve_all(&self.c, wanted, &refused_by) == CAP_DONE:
+                return -1
+            return refused_by
+
+    def cap_index(self, cap):
+        """Return the index of a cap by name, or raise UnknownCap."""
+        return self._cap(cap)
+
+    def held(self, *, cap=None):
+        """Return the units that this process holds under a cap."""
+        cdef int index = self._cap(cap)
+        with cython.critical_section(self):
+            self._open()
+            return gate_held(&self.c, index) if owner_is_mine(&self.c.owner) else 0
+
+    def set_limit(self, cap, limit):
+        """Set a cap's limit, from 0 to 4,294,967,295, for every process at once.
+
+        It holds for every reserve that starts after this returned. Units granted stay granted: below what is in
+        flight, nobody is admitted until it has drained. Raises UnknownCap, TypeError, ValueError, GateClosed.
+        """
+        cdef int64_t units = to_units(limit, "limit", 0)
+        cdef int index = self._cap(cap)
+        self._open()
+        cdef cap_t shared = segment_cap(&self.segment.c, index)
+        cap_set_limit(&shared, <uint32_t>units)
+
+    def reclaim(self):
+        """Recover what dead owners held and return how many owners that were.
+
+        An owner counts as dead only on proof: the kernel dropped its lock, or no process has its pid and start time.
+        Processes do this by themselves when they are about to refuse. Safe from any thread and process.
+        """
+        with cython.critical_section(self):
+            self._open()
+            return gate_reclaim(&self.c)
+
+    def cap_statistics(self, int index):
+        """Return (in_flight, limit, peak, admitted, refused, reclaimed, repairs) of a cap. Writes nothing."""
+        cdef statistics_t s
+        self._open()
+        gate_statistics(&self.segment.c, index, &s)
+        return s.in_flight, s.limit, s.peak, s.admitted, s.refused, s.reclaimed, s.repairs
+
+    def owners(self):
+        """Return (slot, pid, alive, age in seconds, units held per cap) of each owned slot. Writes nothing shared."""
+        cdef owner_info_t info
+        cdef uint64_t now = owner_clock()
+        cdef uint32_t slot, i
+        cdef cap_t shared
+        found = []
+        with cython.critical_section(self):
+            self._open()
+            for slot in range(self.segment.c.shape.slots):
+                if not owner_look(&self.c.owner, slot, &info):
+                    continue
+                held = []
+                for i in range(self.segment.c.shape.caps):
+                    shared = segment_cap(&self.segment.c, i)
+                    held.append(cap_held(&shared, slot))
+                age = (now - info.claimed_at) / 1e9 if now > info.claimed_at else 0.0
+                found.append((slot, info.pid, bool(info.alive), age, tuple(held)))
+        return found
+
+    def counters(self, *, cap=None):
+        """Return a cap's visible counters as a read-only memoryview of format "q", 8 words per slot, word 0 the count.
+
+        Readable like a RawArray("q"), by SharedAdmissionStats too; stays valid when the gate is closed.
+        """
+        cdef int index = self._cap(cap)
+        self._open()
+        cdef GateCounters words = GateCounters(self.segment)
+        words.words = segment_counters(&self.segment.c, index)
+        return memoryview(words).toreadonly()
+
+    @property
+    def closed(self):
+        """Whether this process has closed the gate."""
+        return self._closed
+
+    def close(self):
+        """Give back everything this process holds, free its slot and stop using the gate. Closing twice is fine."""
+        with cython.critical_section(self):
+            self._closed = True
+            gate_close(&self.c)
+
+
+cdef class GateCounters(Words):
+    """One cap's counters of a gate."""
+
+    def __cinit__(self, Segment segment):
+        self.segment = segment
+        self.n = segment.c.shape.slots * LAYOUT_WORDS_PER_LINE

@@ -1,0 +1,156 @@
+# What a host publishes per process, over a plain array or over the counters of a hard cap.
+
+cdef class Seat:
+    """One process's claim on one slot of a hard buffer, and its tally. Claimed at first use, and again after a fork."""
+
+    cdef gate_t c
+    cdef tally_t t
+    cdef Segment segment
+    cdef int index
+
+    def __cinit__(self, Segment segment, int index):
+        self.segment = segment
+        self.index = index
+        gate_initialise(&self.c, &segment.c)
+
+    def __dealloc__(self):
+        if self.segment is not None:
+            gate_close(&self.c)
+
+    cdef int claim(self) except -1:
+        if not claim(&self.c, self.index):
+            raise NotOwner(f"client_index {self.index} is in use by another living process: "
+                           "each process needs an index of its own")
+        self.t = [0, 0]
+        return 0
+
+    cdef inline int ready(self) except -1:
+        if not owner_is_mine(&self.c.owner):
+            self.claim()
+        return 0
+
+
+cdef class StatsCore:
+    """SharedAdmissionStats without its constructor's conveniences."""
+
+    cdef Seat seat  # None over a plain array
+    cdef tally_t t  # over a plain array
+    cdef Py_buffer view
+    cdef word_t *counters
+    cdef word_t *mine
+    cdef Py_ssize_t clients
+    cdef readonly object buffer
+    cdef object __weakref__
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+    def _attach(self, buffer, Py_ssize_t clients, Py_ssize_t index):
+        """Use a buffer for that many clients as one of them; both numbers were checked, the buffer is checked here."""
+        cdef bint hard = isinstance(buffer, CounterWords)
+        try:
+            PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_ND | PyBUF_WRITABLE)
+        except BufferError:  # read-only: good for reading
+            PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_ND)
+        if self.view.itemsize != sizeof(word_t) or self.view.ndim != 1 or \
+                self.view.format == NULL or self.view.format.decode().lstrip("@=<") not in ("q", "l"):
+            raise TypeError("mp_admission_counters must be a buffer of signed 64-bit words: RawArray('q', …), "
+                            f"AdmissionCounters or the like, not {type(buffer).__name__}")
+        if self.view.len < clients * <Py_ssize_t>(LAYOUT_WORDS_PER_LINE * sizeof(word_t)):
+            raise ValueError(f"mp_admission_counters has {self.view.len // 8} words, but client_count {clients} "
+                             f"needs num_counters({clients}) = {clients * LAYOUT_WORDS_PER_LINE}")
+        if <size_t>self.view.buf % sizeof(word_t):
+            raise ValueError("mp_admission_counters must be aligned to 8 bytes")
+        self.buffer = buffer
+        self.clients = clients
+        self.counters = <word_t *>self.view.buf
+        self.mine = counter_at(self.counters, index)
+        self.seat = (<CounterWords>buffer)._seat(index) if hard else None
+
+    cdef int _writable(self) except -1:
+        if self.view.readonly:
+            raise TypeError("mp_admission_counters is read-only")
+        return 0
+
+    @property
+    def exact(self):
+        """Whether the buffer has a hard cap behind it, so that try_reserve is exact over all processes."""
+        return self.seat is not None
+
+    def get_num_requests(self):
+        """Return the sum over all slots. Not a snapshot: slots are read one after the other. Never writes."""
+        return counters_sum(self.counters, self.clients)
+
+    def set_num_requests(self, count):
+        """Publish how many requests this process has unfinished: absolute, so safe to repeat.
+
+        count is from 0 to 4,294,967,295. Permits reserved and not yet counted stay reserved: a rise uses them up, a
+        fall leaves them alone. Over a hard buffer the slot is charged with the same number; a count that was never
+        reserved is charged as far as the limit has room. Raises TypeError, ValueError, NotOwner.
+        """
+        cdef int64_t number = to_units(count, "count", 0)
+        cdef Seat seat = self.seat
+        if seat is None:
+            self._writable()
+            with cython.critical_section(self):
+                counter_store(self.mine, tally_count(&self.t, number))
+            return
+        with cython.critical_section(seat):
+            seat.ready()
+            tally_charge(&seat.c, tally_count(&seat.t, number))
+
+    def try_reserve(self, n=1, limit=None):
+        """Reserve n units and return True, or return False if there is no room. Never waits.
+
+        n is from 1, limit from 0 to 4,294,967,295. Over a hard buffer this is exact, and a limit smaller than the
+        buffer's bounds this call. Over a plain one limit must be given, and each other process may add one grant of
+        its own on top. Raises TypeError, ValueError, NotOwner (the slot is another living process's).
+        """
+        cdef int64_t units = to_units(n, "n", 1)
+        cdef int64_t bound = CAP_UNBOUNDED
+        cdef int64_t sum
+        cdef Seat seat = self.seat
+        if limit is not None:
+            bound = to_units(limit, "limit", 0)
+        elif seat is None:
+            raise TypeError("limit is needed: this buffer is a plain array and has no limit of its own")
+        if seat is None:
+            self._writable()
+            with cython.critical_section(self):
+                if not counters_fit(self.counters, self.clients, units, bound, &sum):
+                    return False
+                counter_store(self.mine, counter_load(self.mine) + units)
+                tally_reserve(&self.t, units)
+                return True
+        with cython.critical_section(seat):
+            seat.ready()
+            if gate_take(&seat.c, 0, <uint32_t>units, <uint32_t>bound) != CAP_DONE:
+                return False
+            counter_store(self.mine, tally_reserve(&seat.t, units))
+            return True
+
+    def release(self, n=1):
+        """Give back n units, those reserved and not yet counted first.
+
+        Raises NotOwner if this process has fewer than n, and then changes nothing.
+        """
+        cdef int64_t units = to_units(n, "n", 1)
+        cdef int64_t has = 0
+        cdef Seat seat = self.seat
+        if seat is None:
+            self._writable()
+            with cython.critical_section(self):
+                has = counter_load(self.mine)
+                if units <= has:
+                    counter_store(self.mine, has - units)
+                    tally_release(&self.t, units)
+                    return
+        else:
+            with cython.critical_section(seat):
+                if owner_is_mine(&seat.c.owner):
+                    has = seat.t.counted + seat.t.reserved
+                    if units <= has:
+                        tally_charge(&seat.c, tally_release(&seat.t, units))
+                        return
+        raise NotOwner(f"n is {units}, but this process has {has}: release only what it reserved",
+                       requested=units, held=has)

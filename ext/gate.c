@@ -1,0 +1,283 @@
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <time.h>
+
+#define SWEEP_INTERVAL UINT64_C(20000000) /* nanoseconds between two looks for the dead by one process */
+#define SWEEP_SHARE 50                    /* and 1/50 of its time at most */
+
+#ifdef CLOCK_MONOTONIC_COARSE
+#define SWEEP_CLOCK CLOCK_MONOTONIC_COARSE /* no slower than the refusal that asks for it */
+#else
+#define SWEEP_CLOCK CLOCK_MONOTONIC
+#endif
+
+/* Add to a statistic of the caller's own ledger. Relaxed: one writer, and nothing depends on it. */
+static inline void count(_Atomic uint64_t *statistic, uint64_t n)
+{
+    uint64_t now = atomic_load_explicit(statistic, memory_order_relaxed);
+    atomic_store_explicit(statistic, now + n, memory_order_relaxed);
+}
+
+static inline struct layout_ledger *ledger_of(const struct gate *gate, uint32_t cap)
+{
+    return &gate->caps[cap].ledgers[gate->owner.slot];
+}
+
+static inline bool is_hard(const struct gate *gate) { return gate->segment->shape.mode == LAYOUT_HARD; }
+
+void gate_initialise(struct gate *gate, const struct segment *segment)
+{
+    gate->segment = segment;
+    gate->sweep_after = 0;
+    owner_initialise(&gate->owner, segment);
+    for (uint32_t i = 0; i < segment->shape.caps; i++)
+        gate->caps[i] = segment_cap(segment, i);
+}
+
+/* ---- claim and reclaim --------------------------------------------------------------------------------------- */
+
+static enum owner_result claim_once(struct gate *gate, int slot)
+{
+    if (slot != GATE_ANY_SLOT)
+        return owner_claim(&gate->owner, (uint32_t)slot);
+    enum owner_result all = OWNER_TAKEN;
+    for (uint32_t i = 0; i < gate->segment->shape.slots; i++) {
+        enum owner_result one = owner_claim(&gate->owner, i);
+        if (one == OWNER_OK || one == OWNER_SYSTEM)
+            return one;
+        if (one == OWNER_MOVING)
+            all = OWNER_MOVING;
+    }
+    return all;
+}
+
+enum owner_result gate_claim(struct gate *gate, int slot)
+{
+    enum owner_result result = claim_once(gate, slot);
+    if (result == OWNER_OK || result == OWNER_SYSTEM || gate_reclaim(gate) == 0)
+        return result;
+    return claim_once(gate, slot);
+}
+
+/* Approximate mode's recovery: what a slot holds is nowhere but in its ledger and counter. */
+static uint32_t forget(struct layout_ledger *ledger)
+{
+    uint32_t held = (uint32_t)atomic_load_explicit(&ledger->held, memory_order_relaxed);
+    atomic_store_explicit(&ledger->held, 0, memory_order_relaxed); /* relaxed: freeing the slot orders it */
+    return held;
+}
+
+/* Take back all that a slot holds, in its own name. */
+static uint32_t recover(struct gate *gate, uint32_t cap, uint32_t slot)
+{
+    struct cap *shared = &gate->caps[cap];
+    uint32_t units = is_hard(gate) ? cap_recover(shared, slot) : forget(&shared->ledgers[slot]);
+    counter_store(counter_at(segment_counters(gate->segment, cap), slot), 0);
+    return units;
+}
+
+uint32_t gate_reclaim(struct gate *gate)
+{
+    uint32_t reclaimed = 0;
+    const struct segment_shape *shape = &gate->segment->shape;
+    for (uint32_t slot = 0; slot < shape->slots; slot++) {
+        if (!owner_reclaim(&gate->owner, slot))
+            continue;
+        for (uint32_t cap = 0; cap < shape->caps; cap++)
+            count(&gate->caps[cap].ledgers[slot].reclaimed, recover(gate, cap, slot));
+        owner_reclaimed(&gate->owner, slot);
+        reclaimed++;
+    }
+    if (reclaimed && is_hard(gate))
+        for (uint32_t cap = 0; cap < shape->caps; cap++)
+            cap_audit(&gate->caps[cap]);
+    return reclaimed;
+}
+
+static uint64_t coarse_now(void)
+{
+    struct timespec now;
+    clock_gettime(SWEEP_CLOCK, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Look for the dead because a reserve is about to be refused; true if any was found, so that a retry may succeed. */
+static bool sweep(struct gate *gate)
+{
+    uint64_t begin = coarse_now();
+    if (begin < gate->sweep_after)
+        return false;
+    uint32_t reclaimed = gate_reclaim(gate);
+    uint64_t end = coarse_now();
+    gate->sweep_after = end + SWEEP_INTERVAL + SWEEP_SHARE * (end - begin);
+    return reclaimed > 0;
+}
+
+void gate_close(struct gate *gate)
+{
+    if (owner_is_mine(&gate->owner)) {
+        uint32_t slot = (uint32_t)gate->owner.slot;
+        for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
+            recover(gate, cap, slot);
+        owner_release(&gate->owner);
+    }
+    owner_close(&gate->owner);
+}
+
+/* ---- reserve and release ------------------------------------------------------------------------------------- */
+
+static inline void publish(struct gate *gate, uint32_t cap)
+{
+    counter_store(gate_counter(gate, cap), gate_held(gate, cap));
+}
+
+/* Check the sum, then publish: two of these at once may both get the last place, and that is the documented bound. */
+static enum cap_result approximate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+{
+    struct layout_ledger *mine = ledger_of(gate, cap);
+    uint32_t limit = cap_limit(&gate->caps[cap]);
+    int64_t sum;
+    if (!counters_fit(segment_counters(gate->segment, cap), gate->segment->shape.slots, n, limit < bound ? limit : bound,
+                      &sum))
+        return CAP_REFUSED;
+    count(&mine->held, n);
+    uint64_t total = (uint64_t)sum + n;
+    /* relaxed: a statistic of our own */
+    if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
+        atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
+    return CAP_DONE;
+}
+
+static enum cap_result approximate_release(struct gate *gate, uint32_t cap, uint32_t n)
+{
+    struct layout_ledger *mine = ledger_of(gate, cap);
+    uint32_t held = gate_held(gate, cap);
+    if (n > held)
+        return CAP_NOT_HELD;
+    /* relaxed: read by others as a statistic only */
+    atomic_store_explicit(&mine->held, held - n, memory_order_relaxed);
+    return CAP_DONE;
+}
+
+static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+{
+    return is_hard(gate) ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, n, bound)
+                         : approximate_reserve(gate, cap, n, bound);
+}
+
+enum cap_result gate_take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+{
+    enum cap_result result = reserve_once(gate, cap, n, bound);
+    if (result != CAP_DONE && sweep(gate))
+        result = reserve_once(gate, cap, n, bound);
+    struct layout_ledger *mine = ledger_of(gate, cap);
+    count(result == CAP_DONE ? &mine->admitted : &mine->refused, 1);
+    return result;
+}
+
+enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n)
+{
+    return is_hard(gate) ? cap_release(&gate->caps[cap], (uint32_t)gate->owner.slot, n)
+                         : approximate_release(gate, cap, n);
+}
+
+enum cap_result gate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+{
+    enum cap_result result = gate_take(gate, cap, n, bound);
+    if (result == CAP_DONE)
+        publish(gate, cap);
+    return result;
+}
+
+enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n)
+{
+    enum cap_result result = gate_give(gate, cap, n);
+    if (result == CAP_DONE)
+        publish(gate, cap);
+    return result;
+}
+
+/* Tell whether a cap is visibly too full for n, without writing anything. */
+static bool looks_full(const struct gate *gate, uint32_t cap, uint32_t n)
+{
+    uint32_t limit = cap_limit(&gate->caps[cap]);
+    int64_t sum;
+    if (is_hard(gate))
+        return (uint64_t)cap_total(&gate->caps[cap]) + n > limit;
+    return !counters_fit(segment_counters(gate->segment, cap), gate->segment->shape.slots, n, limit, &sum);
+}
+
+static enum cap_result reserve_all_once(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by)
+{
+    uint32_t caps = gate->segment->shape.caps;
+    for (*refused_by = 0; *refused_by < caps; (*refused_by)++)
+        if (amounts[*refused_by] && looks_full(gate, *refused_by, amounts[*refused_by]))
+            return CAP_REFUSED;
+    for (*refused_by = 0; *refused_by < caps; (*refused_by)++) {
+        uint32_t cap = *refused_by;
+        if (!amounts[cap] || reserve_once(gate, cap, amounts[cap], CAP_UNBOUNDED) == CAP_DONE)
+            continue;
+        while (cap-- > 0)
+            if (amounts[cap])
+                gate_release(gate, cap, amounts[cap]);
+        return CAP_REFUSED;
+    }
+    return CAP_DONE;
+}
+
+enum cap_result gate_reserve_all(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by)
+{
+    enum cap_result result = reserve_all_once(gate, amounts, refused_by);
+    if (result != CAP_DONE && sweep(gate))
+        result = reserve_all_once(gate, amounts, refused_by);
+    if (result != CAP_DONE) {
+        count(&ledger_of(gate, *refused_by)->refused, 1);
+        return result;
+    }
+    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++) {
+        if (!amounts[cap])
+            continue;
+        count(&ledger_of(gate, cap)->admitted, 1);
+        publish(gate, cap);
+    }
+    return CAP_DONE;
+}
+
+uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n)
+{
+    uint32_t got = 0;
+    while (got < n) {
+        uint32_t limit = cap_limit(&gate->caps[cap]), total = cap_total(&gate->caps[cap]);
+        uint32_t room = total < limit ? limit - total : 0;
+        uint32_t want = n - got < room ? n - got : room;
+        if (want == 0 || reserve_once(gate, cap, want, CAP_UNBOUNDED) != CAP_DONE) {
+            if (want == 0 && !sweep(gate))
+                break;
+            continue;
+        }
+        got += want;
+    }
+    return got;
+}
+
+void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics)
+{
+    struct cap shared = segment_cap(segment, cap);
+    int64_t sum = counters_sum(segment_counters(segment, cap), segment->shape.slots);
+    *statistics = (struct gate_statistics){
+        .in_flight = segment->shape.mode == LAYOUT_HARD ? cap_total(&shared) : sum < 0 ? 0 : (uint64_t)sum,
+        .limit = cap_limit(&shared),
+        .repairs = atomic_load_explicit(&shared.shared->repairs, memory_order_relaxed),
+    };
+    for (uint32_t slot = 0; slot < segment->shape.slots; slot++) {
+        struct layout_ledger *ledger = &shared.ledgers[slot];
+        /* relaxed: statistics, each true by itself */
+        uint64_t peak = atomic_load_explicit(&ledger->peak, memory_order_relaxed);
+        if (peak > statistics->peak)
+            statistics->peak = peak;
+        statistics->admitted += atomic_load_explicit(&ledger->admitted, memory_order_relaxed);
+        statistics->refused += atomic_load_explicit(&ledger->refused, memory_order_relaxed);
+        statistics->reclaimed += atomic_load_explicit(&ledger->reclaimed, memory_order_relaxed);
+    }
+}

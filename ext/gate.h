@@ -1,0 +1,77 @@
+/* gate.h - one process's use of a segment: a claimed slot, and reserves under one or several caps in either mode.
+ *
+ * The layer in which the parts meet. A hard cap decides by its state word (cap.h), an approximate one by the sum of
+ * the counters (counters.h); either way the slot's ledger says what it holds and its counters show that. When a
+ * reserve is about to be refused, the dead are reclaimed first (owner.h), at most every SWEEP_INTERVAL and never for
+ * more than a fiftieth of the time, so that a flood of refusals does not become a flood of system calls.
+ *
+ * Several caps are reserved in their order, and those already granted are released if a later one refuses. To keep
+ * such a passing grant from being seen by rivals, no cap is touched while one of them is visibly too full.
+ *
+ * A process killed at any instruction leaves each ledger recoverable on its own; between two caps it leaves one
+ * granted and one not, and recovery gives back what was granted.
+ *
+ * A struct gate is used by one thread at a time: the caller's lock, or the GIL, sees to that. It must not move.
+ */
+#ifndef GATECOUNT_GATE_H
+#define GATECOUNT_GATE_H
+
+#include "owner.h"
+
+#define GATE_ANY_SLOT (-1)
+
+struct gate {
+    const struct segment *segment;
+    struct owner owner;
+    uint64_t sweep_after; /* coarse monotonic nanoseconds */
+    struct cap caps[LAYOUT_MAX_CAPS];
+};
+
+/* What people want to know of a cap. Units, but for admitted and refused, which count calls. */
+struct gate_statistics {
+    uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs;
+};
+
+/* Prepare to use a segment that has caps; it must outlive the gate. Claims nothing. */
+void gate_initialise(struct gate *gate, const struct segment *segment);
+
+/* Claim that slot, or any free one (GATE_ANY_SLOT), reclaiming dead owners on the way. OWNER_TAKEN if it, or each of
+ * them, has an owner not known to be dead; OWNER_MOVING if one may be free in a moment: call again. Never waits. */
+enum owner_result gate_claim(struct gate *gate, int slot);
+
+/* Reserve n >= 1 under one cap and within bound. The gate has a slot (owner_is_mine). */
+enum cap_result gate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound);
+
+/* Give back n >= 1 of one cap; CAP_NOT_HELD if the slot holds fewer. The gate has a slot. */
+enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n);
+
+/* Reserve amounts[i] of each cap i, 0 for none, all or nothing; *refused_by gets the cap that refused. */
+enum cap_result gate_reserve_all(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by);
+
+/* Reserve as much of n as fits and return how much that was: not an admission, so not counted as one. */
+uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n);
+
+/* Reserve or release as above, counting admissions and refusals but leaving the visible counter alone: for a caller
+ * that publishes more than what the slot holds (tally.h). */
+enum cap_result gate_take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound);
+enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n);
+
+/* Recover the slots of all owners proved dead and return how many there were. */
+uint32_t gate_reclaim(struct gate *gate);
+
+/* Give back everything the slot holds and free it. */
+void gate_close(struct gate *gate);
+
+void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics);
+
+static inline _Atomic int64_t *gate_counter(const struct gate *gate, uint32_t cap)
+{
+    return counter_at(segment_counters(gate->segment, cap), (uint32_t)gate->owner.slot);
+}
+
+static inline uint32_t gate_held(const struct gate *gate, uint32_t cap)
+{
+    return cap_held(&gate->caps[cap], (uint32_t)gate->owner.slot);
+}
+
+#endif

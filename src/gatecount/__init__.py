@@ -1,0 +1,43 @@
+"""Exact admission limits across processes.
+
+`Gate` caps what all processes of a service have in flight; `AdmissionCounters` puts a hard cap behind
+the shared array that a host may already have, and `SharedAdmissionStats` is a host's view of either;
+`AtomicArray` is plain shared memory with atomic operations. See the README for guarantees.
+"""
+
+from gatecount.counters import AdmissionCounters, AtomicArray, SharedAdmissionStats
+from gatecount.errors import (
+    GateClosed,
+    GatecountError,
+    GateExists,
+    GateFull,
+    GateNotFound,
+    LayoutMismatch,
+    NotOwner,
+    SlotsExhausted,
+    UnknownCap,
+)
+from gatecount.gate import Gate, Permit
+from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdmissionCounters",
+    "AtomicArray",
+    "CapStatistics",
+    "Gate",
+    "GateClosed",
+    "GateExists",
+    "GateFull",
+    "GateNotFound",
+    "GateStatistics",
+    "GatecountError",
+    "LayoutMismatch",
+    "NotOwner",
+    "Permit",
+    "SharedAdmissionStats",
+    "SlotStatistics",
+    "SlotsExhausted",
+    "UnknownCap",
+]

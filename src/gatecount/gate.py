@@ -1,0 +1,330 @@
+"""One or several limits that all processes of a service share.
+
+    gate = Gate.create("api", limits={"requests": 10})
+    if gate.try_acquire():
+        try:
+            ...
+        finally:
+            gate.release()
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from gatecount import _core
+from gatecount._core import DIRECTORY, MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
+from gatecount.errors import GateExists, GateFull, GateNotFound, LayoutMismatch, NotOwner
+from gatecount.sharing import attach, reduce_to_descriptor
+from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
+
+ENVIRONMENT = "GATECOUNT_GATE"
+"""The environment variable by which a gate's name travels to processes that open it."""
+
+_PREFIX = "gatecount-"
+_MAX_NAME = 200
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_CREATION_TIMEOUT_MS = 1000
+
+
+def _check_name(value: object, argument: str, longest: int) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, not {type(value).__name__} ({value!r})")
+    if len(value) > longest or not _NAME.fullmatch(value):
+        shown = value if len(value) <= longest else value[:20] + "…"
+        raise ValueError(
+            f"{argument} must be 1 to {longest} letters, digits, '_', '-' or '.', and not begin with "
+            f"'-' or '.': {shown!r} is not"
+        )
+    return value
+
+
+def _path(name: object) -> tuple[str, bytes]:
+    checked = _check_name(name, "name", _MAX_NAME)
+    return checked, os.fsencode(os.path.join(DIRECTORY, _PREFIX + checked))
+
+
+def _check_limits(limits: object) -> dict[str, int]:
+    if not isinstance(limits, Mapping):
+        raise TypeError(
+            f"limits must be a mapping from cap to limit, such as {{'requests': 10}}, not "
+            f"{type(limits).__name__} ({limits!r})"
+        )
+    if not 1 <= len(limits) <= MAX_CAPS:
+        raise ValueError(f"limits must name 1 to {MAX_CAPS} caps, not {len(limits)}")
+    return {
+        _check_name(cap, "the name of a cap", MAX_CAP_NAME): check_int(
+            limit, f"limits[{cap!r}]", 0, MAX_LIMIT
+        )
+        for cap, limit in limits.items()
+    }
+
+
+def _check_mode(mode: object) -> str:
+    if not isinstance(mode, str):
+        raise TypeError(f"mode must be a str, not {type(mode).__name__} ({mode!r})")
+    if mode not in ("hard", "approximate"):
+        raise ValueError(f"mode must be 'hard' or 'approximate', not {mode!r}")
+    return mode
+
+
+class Permit:
+    """Units granted under one or several caps, to be released once: by `release`, or by `with`.
+
+    Belongs to the process that was granted it: a forked child that releases it gets NotOwner. May be
+    released from any thread; a second release does nothing, nor does one after the gate was closed,
+    which gave everything back. A permit dropped unreleased is released and warned of (ResourceWarning).
+    """
+
+    __slots__ = ("_forks", "_gate", "_held", "amounts")
+
+    amounts: Mapping[str, int]
+    """Units per cap."""
+
+    def __init__(self, gate: Gate, amounts: Mapping[str, int]) -> None:
+        self._gate = gate
+        self.amounts = amounts
+        self._forks = _core.forks()
+        self._held = [amounts]  # emptied by whoever releases: list.pop is atomic, with and without GIL
+
+    @property
+    def released(self) -> bool:
+        """Whether the units were given back."""
+        return not self._held
+
+    def release(self) -> None:
+        """Give the units back. Raises NotOwner in a process other than the one they were granted to."""
+        if self._forks != _core.forks():
+            raise NotOwner("this permit was granted to the parent process, which still holds it")
+        try:
+            amounts = self._held.pop()
+        except IndexError:
+            return
+        if self._gate.closed:
+            return
+        for cap, n in amounts.items():
+            self._gate.release(n, cap=cap)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_held", None) and self._forks == _core.forks() and not self._gate.closed:
+            warnings.warn(f"{self!r} was dropped without release", ResourceWarning, stacklevel=2)
+            self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else "held"
+        return f"<Permit {dict(self.amounts)} of {self._gate!r}, {state}>"
+
+
+class Gate(_core.GateCore):
+    """Limits that all processes of a service share; made by `create`, `open` or `from_env`.
+
+    In hard mode every limit is exact: what is granted never sums to more than the limit, a refusal has
+    a cause, nothing blocks, and a process killed at any instruction gives back what it held. In
+    approximate mode a reserve checks the sum over all processes and then publishes, so that each other
+    process may add one grant of its own on top; recovery is the same.
+
+    A process claims one of the gate's slots at its first reserve (or by `claim`), for all its threads,
+    and frees it by `close` or by dying. A forked child owns nothing of its parent's and claims a slot of
+    its own. Reading never writes to shared memory. Anonymous gates, and named ones too, can be pickled
+    to a child while it is being started. A context manager: leaving it closes the gate.
+    """
+
+    name: str | None
+    """The name that `open` takes; None for an anonymous gate."""
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError("use Gate.create(), Gate.open() or Gate.from_env()")
+
+    @classmethod
+    def _over(cls, segment: _core.Segment, name: str | None) -> Self:
+        self = _core.GateCore.__new__(cls, segment)
+        self.name = name
+        return self
+
+    @classmethod
+    def create(
+        cls,
+        name: str | None = None,
+        *,
+        limits: Mapping[str, int],
+        slots: int = 16,
+        mode: str = "hard",
+        exist_ok: bool = False,
+        permissions: int = 0o600,
+    ) -> Self:
+        """Create a gate.
+
+        With a name, unrelated processes of this machine may open it: 1 to 200 letters, digits, "_",
+        "-", "."; it stands until `remove`. Without one it is anonymous and reaches child processes
+        only. limits maps 1 to 32 caps to their limits in units, 0 to 4,294,967,295. slots, 1 to 1,023,
+        bounds how many processes may hold permits at a time: at least one each, twice that where the
+        old and the new overlap in a reload. mode is "hard" or "approximate". permissions are the bits
+        of the named file, whatever the umask: by default nobody else may open it.
+
+        With exist_ok a gate that stands with the same caps, slots and mode is opened instead (a
+        restart): its limits become the given ones, dead owners are reclaimed, living ones stay.
+
+        Raises GateExists, LayoutMismatch (exist_ok: what stands differs), TypeError, ValueError, and
+        OSError, with nothing left behind: ENOSPC if there is no room for it.
+        """
+        checked = _check_limits(limits)
+        count = check_int(slots, "slots", 1, MAX_SLOTS)
+        number = MODES[_check_mode(mode)]
+        bits = check_int(permissions, "permissions", 0, 0o777)
+        path = None
+        if name is not None:
+            name, path = _path(name)
+        elif exist_ok:
+            raise ValueError("exist_ok needs a name: an anonymous gate cannot exist already")
+        encoded = [(cap.encode(), limit) for cap, limit in checked.items()]
+        while True:
+            try:
+                segment = _core.Segment.create(path, count, encoded, 0, number, bits)
+            except FileExistsError:
+                if name is None or not exist_ok:
+                    raise GateExists(name or "") from None
+            else:
+                return cls._over(segment, name)
+            try:
+                return cls._adopt(name, checked, count, mode)
+            except GateNotFound:
+                continue  # removed since: the name is free again
+
+    @classmethod
+    def _adopt(cls, name: str, limits: Mapping[str, int], slots: int, mode: str) -> Self:
+        """Open the gate that stands under the name, if it is the one that was to be created."""
+        self = cls.open(name)
+        segment = self.segment
+        stands = (set(segment.caps), segment.slots, segment.mode)
+        if stands != (set(limits), slots, mode):
+            self.close()
+            raise LayoutMismatch(
+                f"gate {name!r}",
+                f"stands with caps {sorted(segment.caps)}, {segment.slots} slots, mode "
+                f"{segment.mode!r}, but caps {sorted(limits)}, {slots} slots, mode {mode!r} were "
+                f"asked for: end its processes and remove it with Gate.remove({name!r})",
+            )
+        for cap, limit in limits.items():
+            self.set_limit(cap, limit)
+        self.reclaim()
+        return self
+
+    @classmethod
+    def open(cls, name: str) -> Self:
+        """Open the gate of that name; waits up to a second for one that is just being created.
+
+        Raises GateNotFound, LayoutMismatch (what is there is foreign, damaged or of another version),
+        PermissionError (it is another user's), TypeError, ValueError.
+        """
+        checked, path = _path(name)
+        try:
+            segment = _core.Segment.open(path, _CREATION_TIMEOUT_MS)
+        except FileNotFoundError:
+            raise GateNotFound(checked, f"there is no gate {checked!r} on this machine") from None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise LayoutMismatch(os.fsdecode(path), "is a symbolic link") from None
+            if error.errno == errno.EISDIR:
+                raise LayoutMismatch(os.fsdecode(path), "is a directory") from None
+            raise
+        if segment.mode == "plain":
+            raise LayoutMismatch(os.fsdecode(path), "has no caps")
+        return cls._over(segment, checked)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Open the gate whose name the environment variable GATECOUNT_GATE holds.
+
+        Raises GateNotFound if it is not set, and as `open` does.
+        """
+        name = os.environ.get(ENVIRONMENT)
+        if not name:
+            raise GateNotFound(None, f"the environment variable {ENVIRONMENT} names no gate")
+        return cls.open(name)
+
+    @staticmethod
+    def remove(name: str) -> None:
+        """Remove a gate's name. Processes that have it open go on with it; nobody else can open it.
+
+        Raises GateNotFound, LayoutMismatch (a file that is not a gate is left alone), PermissionError,
+        TypeError, ValueError.
+        """
+        gate = Gate.open(name)
+        try:
+            gate.segment.unlink(_path(name)[1])
+        except FileNotFoundError:
+            raise GateNotFound(name, f"gate {name!r} was just removed by another process") from None
+        finally:
+            gate.close()
+
+    def admit(self, **amounts: int) -> Permit:
+        """Reserve units of one or several caps, all or nothing: `admit(requests=1, tokens=512)`.
+
+        Without arguments, one unit of cap "requests". Never waits. Returns a permit to be released,
+        best by `with`. Raises GateFull for the first cap without room, the others being untouched;
+        GateClosed, SlotsExhausted, UnknownCap, TypeError, ValueError.
+        """
+        wanted = amounts or {"requests": 1}
+        pairs = tuple(
+            (self.cap_index(cap), check_int(n, cap, 1, MAX_LIMIT)) for cap, n in wanted.items()
+        )
+        refused_by = self.reserve_all(pairs)
+        if refused_by >= 0:
+            cap = self.segment.caps[refused_by]
+            in_flight, limit, *_ = self.cap_statistics(refused_by)
+            raise GateFull(cap, limit, in_flight, wanted[cap])
+        return Permit(self, wanted)
+
+    def statistics(self) -> GateStatistics:
+        """Return what can be told about the gate now, without writing to it. Raises GateClosed."""
+        caps = self.segment.caps
+        return GateStatistics(
+            name=self.name,
+            mode=self.segment.mode,
+            slot_count=self.segment.slots,
+            caps={cap: CapStatistics(*self.cap_statistics(i)) for i, cap in enumerate(caps)},
+            slots=tuple(
+                SlotStatistics(slot, pid, age, dict(zip(caps, held, strict=True)))
+                for slot, pid, alive, age, held in self.owners()
+                if alive
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        return reduce_to_descriptor(self, self.segment, _rebuild_gate, type(self), self.name)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self.segment.mode
+        return f"<{type(self).__name__} {self.name or 'anonymous'!r} ({state}): {', '.join(self.segment.caps)}>"
+
+
+def _rebuild_gate(descriptor: object, cls: type[Gate], name: str | None) -> Gate:
+    return cls._over(attach(descriptor), name)

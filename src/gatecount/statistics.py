@@ -1,0 +1,51 @@
+"""What a gate tells about itself: frozen, and ready for JSON by `dataclasses.asdict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CapStatistics:
+    """One cap. Units, but for `admitted` and `refused`, which count calls.
+
+    Each number is true by itself at the instant it was read; they are not a snapshot together. The
+    last operation of a killed process may be missing from all but `in_flight`, `limit` and `repairs`.
+    """
+
+    in_flight: int
+    """Granted now; the units of a dead owner count until they are reclaimed."""
+    limit: int
+    peak: int
+    """The most that was ever in flight."""
+    admitted: int
+    refused: int
+    reclaimed: int
+    """Units taken back from dead owners."""
+    repairs: int
+    """Times an audit had to correct the total: 0, unless a wrapped tag or a foreign write cost units."""
+
+
+@dataclass(frozen=True)
+class SlotStatistics:
+    """One living owner of a slot."""
+
+    slot: int
+    pid: int
+    """In the PID namespace of the owner."""
+    age: float
+    """Seconds since it claimed the slot."""
+    held: Mapping[str, int]
+    """Units per cap."""
+
+
+@dataclass(frozen=True)
+class GateStatistics:
+    """A gate, its caps by name, and the living owners of its slots."""
+
+    name: str | None
+    mode: str
+    slot_count: int
+    caps: Mapping[str, CapStatistics]
+    slots: tuple[SlotStatistics, ...]
