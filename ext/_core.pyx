@@ -1,4 +1,4 @@
-# cython: language_level=3, freethreading_compatible=True, auto_pickle=False, autotestdict=False, embedsignature=True
+# cython: language_level=3, freethreading_compatible=True, auto_pickle=False, autotestdict=False, embedsignature=True, embedsignature.format=clinic
 """The compiled core: converts arguments, maps errors, owns lifetimes. The algorithm is in the C files beside it.
 
 Methods of one object exclude each other on builds without a GIL (a critical section on the object, process-local),
@@ -26,7 +26,6 @@ cdef extern from "string.h":
     size_t strnlen(const char *text, size_t size)
 
 cdef extern from "Python.h":
-    # With checks=0 a failed conversion is told by the value alone, so the common case needs no second call.
     int64_t as_int64 "PyLong_AsLongLongAndOverflow"(object value, int *overflow) except? -1
 
 MAX_SLOTS = LAYOUT_MAX_SLOTS
@@ -54,8 +53,16 @@ def check_int(value, str name, int64_t low, int64_t high):
     return number
 
 
+cdef object _one = 1
+cdef PyObject *ONE = <PyObject *>_one  # the interpreter has one object for it: most calls need no conversion
+
+
 cdef inline int64_t to_units(object value, str name, int64_t low) except -1:
-    """Convert a count of units: from low to MAX_LIMIT."""
+    """Convert a count of units: from low, which is 0 or 1, to MAX_LIMIT."""
+    return 1 if <PyObject *>value == ONE else convert_units(value, name, low)
+
+
+cdef int64_t convert_units(object value, str name, int64_t low) except -1:
     cdef int overflow = 0
     cdef int64_t number
     if PyLong_CheckExact(value):

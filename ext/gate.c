@@ -24,15 +24,16 @@ static inline struct layout_ledger *ledger_of(const struct gate *gate, uint32_t 
     return &gate->caps[cap].ledgers[gate->owner.slot];
 }
 
-static inline bool is_hard(const struct gate *gate) { return gate->segment->shape.mode == LAYOUT_HARD; }
-
 void gate_initialise(struct gate *gate, const struct segment *segment)
 {
     gate->segment = segment;
+    gate->hard = segment->shape.mode == LAYOUT_HARD;
     gate->sweep_after = 0;
     owner_initialise(&gate->owner, segment);
-    for (uint32_t i = 0; i < segment->shape.caps; i++)
+    for (uint32_t i = 0; i < segment->shape.caps; i++) {
         gate->caps[i] = segment_cap(segment, i);
+        gate->counters[i] = segment_counters(segment, i);
+    }
 }
 
 /* ---- claim and reclaim --------------------------------------------------------------------------------------- */
@@ -72,8 +73,8 @@ static uint32_t forget(struct layout_ledger *ledger)
 static uint32_t recover(struct gate *gate, uint32_t cap, uint32_t slot)
 {
     struct cap *shared = &gate->caps[cap];
-    uint32_t units = is_hard(gate) ? cap_recover(shared, slot) : forget(&shared->ledgers[slot]);
-    counter_store(counter_at(segment_counters(gate->segment, cap), slot), 0);
+    uint32_t units = gate->hard ? cap_recover(shared, slot) : forget(&shared->ledgers[slot]);
+    counter_store(counter_at(gate->counters[cap], slot), 0);
     return units;
 }
 
@@ -89,7 +90,7 @@ uint32_t gate_reclaim(struct gate *gate)
         owner_reclaimed(&gate->owner, slot);
         reclaimed++;
     }
-    if (reclaimed && is_hard(gate))
+    if (reclaimed && gate->hard)
         for (uint32_t cap = 0; cap < shape->caps; cap++)
             cap_audit(&gate->caps[cap]);
     return reclaimed;
@@ -138,7 +139,7 @@ static enum cap_result approximate_reserve(struct gate *gate, uint32_t cap, uint
     struct layout_ledger *mine = ledger_of(gate, cap);
     uint32_t limit = cap_limit(&gate->caps[cap]);
     int64_t sum;
-    if (!counters_fit(segment_counters(gate->segment, cap), gate->segment->shape.slots, n, limit < bound ? limit : bound,
+    if (!counters_fit(gate->counters[cap], gate->segment->shape.slots, n, limit < bound ? limit : bound,
                       &sum))
         return CAP_REFUSED;
     count(&mine->held, n);
@@ -162,29 +163,44 @@ static enum cap_result approximate_release(struct gate *gate, uint32_t cap, uint
 
 static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
 {
-    return is_hard(gate) ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, n, bound)
+    return gate->hard ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, n, bound)
                          : approximate_reserve(gate, cap, n, bound);
+}
+
+/* Once more, if anybody was dead. Apart, so that a grant need not carry it. */
+static __attribute__((noinline)) enum cap_result reserve_again(struct gate *gate, uint32_t cap, uint32_t n,
+                                                               uint32_t bound)
+{
+    enum cap_result result = sweep(gate) ? reserve_once(gate, cap, n, bound) : CAP_REFUSED;
+    if (result != CAP_DONE)
+        count(&ledger_of(gate, cap)->refused, 1);
+    return result;
+}
+
+static inline enum cap_result take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+{
+    enum cap_result result = reserve_once(gate, cap, n, bound);
+    if (result != CAP_DONE)
+        result = reserve_again(gate, cap, n, bound);
+    if (result == CAP_DONE)
+        count(&ledger_of(gate, cap)->admitted, 1);
+    return result;
 }
 
 enum cap_result gate_take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
 {
-    enum cap_result result = reserve_once(gate, cap, n, bound);
-    if (result != CAP_DONE && sweep(gate))
-        result = reserve_once(gate, cap, n, bound);
-    struct layout_ledger *mine = ledger_of(gate, cap);
-    count(result == CAP_DONE ? &mine->admitted : &mine->refused, 1);
-    return result;
+    return take(gate, cap, n, bound);
 }
 
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n)
 {
-    return is_hard(gate) ? cap_release(&gate->caps[cap], (uint32_t)gate->owner.slot, n)
+    return gate->hard ? cap_release(&gate->caps[cap], (uint32_t)gate->owner.slot, n)
                          : approximate_release(gate, cap, n);
 }
 
 enum cap_result gate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
 {
-    enum cap_result result = gate_take(gate, cap, n, bound);
+    enum cap_result result = take(gate, cap, n, bound);
     if (result == CAP_DONE)
         publish(gate, cap);
     return result;
@@ -203,9 +219,9 @@ static bool looks_full(const struct gate *gate, uint32_t cap, uint32_t n)
 {
     uint32_t limit = cap_limit(&gate->caps[cap]);
     int64_t sum;
-    if (is_hard(gate))
+    if (gate->hard)
         return (uint64_t)cap_total(&gate->caps[cap]) + n > limit;
-    return !counters_fit(segment_counters(gate->segment, cap), gate->segment->shape.slots, n, limit, &sum);
+    return !counters_fit(gate->counters[cap], gate->segment->shape.slots, n, limit, &sum);
 }
 
 static enum cap_result reserve_all_once(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by)

@@ -22,9 +22,11 @@
 
 struct gate {
     const struct segment *segment;
+    bool hard;
     struct owner owner;
     uint64_t sweep_after; /* coarse monotonic nanoseconds */
     struct cap caps[LAYOUT_MAX_CAPS];
+    _Atomic int64_t *counters[LAYOUT_MAX_CAPS]; /* slot 0's, per cap */
 };
 
 /* What people want to know of a cap. Units, but for admitted and refused, which count calls. */
@@ -66,7 +68,7 @@ void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_st
 
 static inline _Atomic int64_t *gate_counter(const struct gate *gate, uint32_t cap)
 {
-    return counter_at(segment_counters(gate->segment, cap), (uint32_t)gate->owner.slot);
+    return counter_at(gate->counters[cap], (uint32_t)gate->owner.slot);
 }
 
 static inline uint32_t gate_held(const struct gate *gate, uint32_t cap)

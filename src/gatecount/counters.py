@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Iterable, Mapping
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from gatecount import _core
 from gatecount._core import MAX_LIMIT, MAX_SLOTS, MAX_WORDS, WORDS_PER_SLOT, check_int
@@ -30,7 +30,7 @@ class AtomicArray(_core.AtomicWords):
     ValueError, OverflowError, and OSError if there is no memory for it.
     """
 
-    def __new__(cls, n_or_values: int | Iterable[int]) -> AtomicArray:
+    def __new__(cls, n_or_values: int | Iterable[int]) -> Self:
         values = None
         if isinstance(n_or_values, Iterable) and not isinstance(n_or_values, (str, bytes)):
             values = list(n_or_values)
@@ -62,7 +62,7 @@ class AdmissionCounters(_core.CounterWords):
     Raises TypeError, ValueError, and OSError if there is no memory for it.
     """
 
-    def __new__(cls, client_count: int, limit: int) -> AdmissionCounters:
+    def __new__(cls, client_count: int, limit: int) -> Self:
         slots = check_int(client_count, "client_count", 1, MAX_SLOTS)
         units = check_int(limit, "limit", 0, MAX_LIMIT)
         limits = [(b"requests", units)]
@@ -99,13 +99,9 @@ class SharedAdmissionStats(_core.StatsCore):
     ValueError.
     """
 
-    def __init__(
-        self, client_config: Mapping[str, Any], client_count: int, client_index: int
-    ) -> None:
+    def __init__(self, client_config: Mapping[str, Any], client_count: int, client_index: int) -> None:
         if not isinstance(client_config, Mapping):
-            raise TypeError(
-                f"client_config must be a mapping, not {type(client_config).__name__}"
-            )
+            raise TypeError(f"client_config must be a mapping, not {type(client_config).__name__}")
         count = check_int(client_count, "client_count", 1, MAX_SLOTS)
         index = check_int(client_index, "client_index", 0, count - 1)
         buffer = client_config.get(_BUFFER_KEY)

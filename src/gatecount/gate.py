@@ -1,11 +1,11 @@
 """One or several limits that all processes of a service share.
 
-    gate = Gate.create("api", limits={"requests": 10})
-    if gate.try_acquire():
-        try:
-            ...
-        finally:
-            gate.release()
+gate = Gate.create("api", limits={"requests": 10})
+if gate.try_acquire():
+    try:
+        ...
+    finally:
+        gate.release()
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from gatecount import _core
 from gatecount._core import DIRECTORY, MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
@@ -149,7 +149,7 @@ class Gate(_core.GateCore):
     name: str | None
     """The name that `open` takes; None for an anonymous gate."""
 
-    def __new__(cls, *_args: object, **_kwargs: object) -> NoReturn:
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         raise TypeError("use Gate.create(), Gate.open() or Gate.from_env()")
 
     @classmethod
@@ -323,7 +323,8 @@ class Gate(_core.GateCore):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self.segment.mode
-        return f"<{type(self).__name__} {self.name or 'anonymous'!r} ({state}): {', '.join(self.segment.caps)}>"
+        caps = ", ".join(self.segment.caps)
+        return f"<{type(self).__name__} {self.name or 'anonymous'!r} ({state}): {caps}>"
 
 
 def _rebuild_gate(descriptor: object, cls: type[Gate], name: str | None) -> Gate:

@@ -1,0 +1,236 @@
+/* What each part of the core promises to its caller, without a second process. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "atomics.h"
+#include "tally.h"
+
+static struct gate *new_gate(struct segment *segment, int slot)
+{
+    struct gate *gate = malloc(sizeof *gate);
+    REQUIRE(gate);
+    gate_initialise(gate, segment);
+    REQUIRE(gate_claim(gate, slot) == OWNER_OK);
+    return gate;
+}
+
+static void end_gate(struct gate *gate)
+{
+    gate_close(gate);
+    free(gate);
+}
+
+static void a_cap_grants_up_to_its_limit_and_not_one_more(void)
+{
+    struct segment segment;
+    check_segment(&segment, 3, 1, 5, LAYOUT_HARD);
+    struct cap cap = segment_cap(&segment, 0);
+    CHECK(cap_reserve(&cap, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 1, 3, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 1, 2, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 2, UINT32_MAX, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(cap_total(&cap) == 5 && cap_held(&cap, 0) == 3 && cap_held(&cap, 1) == 2 && cap_held(&cap, 2) == 0);
+    CHECK(cap_release(&cap, 1, 3) == CAP_NOT_HELD && cap_total(&cap) == 5);
+    CHECK(cap_release(&cap, 1, 2) == CAP_DONE && cap_total(&cap) == 3);
+    CHECK(cap_reserve(&cap, 1, 1, 3) == CAP_REFUSED); /* a bound below the limit */
+    CHECK(cap_reserve(&cap, 1, 1, 4) == CAP_DONE);
+    cap_set_limit(&cap, 2); /* below what is granted: nobody gets in until it has drained */
+    CHECK(cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_REFUSED && cap_total(&cap) == 4);
+    CHECK(cap_release(&cap, 0, 3) == CAP_DONE && cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_DONE);
+    cap_set_limit(&cap, LAYOUT_MAX_LIMIT);
+    CHECK(cap_reserve(&cap, 2, LAYOUT_MAX_LIMIT - 2, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_total(&cap) == LAYOUT_MAX_LIMIT && cap_reserve(&cap, 0, 1, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(check_settled(&cap) && !cap_audit(&cap));
+    segment_close(&segment);
+}
+
+static void recovery_finishes_what_the_books_say_was_pending(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 10, LAYOUT_HARD);
+    struct cap cap = segment_cap(&segment, 0);
+    struct layout_ledger *dead = &cap.ledgers[0];
+    CHECK(cap_reserve(&cap, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+    uint64_t op = atomic_load(&dead->op);
+
+    atomic_store(&dead->next, 5); /* intent written, swap not done */
+    atomic_store(&dead->op, op | 1);
+    CHECK(cap_recover(&cap, 0) == 2 && cap_total(&cap) == 0 && cap_held(&cap, 0) == 0);
+
+    CHECK(cap_reserve(&cap, 0, 3, CAP_UNBOUNDED) == CAP_DONE); /* swap done, books as they stood before it */
+    op = atomic_load(&dead->op);
+    atomic_store(&dead->held, 0);
+    atomic_store(&dead->op, op - 2 + 1);
+    CHECK(cap_recover(&cap, 0) == 3 && cap_total(&cap) == 0);
+
+    CHECK(cap_reserve(&cap, 0, 4, CAP_UNBOUNDED) == CAP_DONE); /* the same, and a rival overwrites the state */
+    op = atomic_load(&dead->op);
+    atomic_store(&dead->held, 0);
+    atomic_store(&dead->op, op - 2 + 1);
+    CHECK(cap_reserve(&cap, 1, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(atomic_load(&dead->helped) == (op - 2) >> 1);
+    CHECK(cap_recover(&cap, 0) == 4 && cap_total(&cap) == 1 && cap_recover(&cap, 0) == 0);
+    segment_close(&segment);
+}
+
+static void an_audit_repairs_a_wrong_total_and_nothing_else(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 10, LAYOUT_HARD);
+    struct cap cap = segment_cap(&segment, 0);
+    CHECK(cap_reserve(&cap, 0, 2, CAP_UNBOUNDED) == CAP_DONE && !cap_audit(&cap));
+    atomic_fetch_add(&cap.shared->state, UINT64_C(3) << 32);
+    CHECK(cap_total(&cap) == 5);
+    atomic_fetch_or(&cap.ledgers[1].op, 1); /* something is moving: hands off */
+    CHECK(!cap_audit(&cap) && cap_total(&cap) == 5);
+    atomic_fetch_and(&cap.ledgers[1].op, ~UINT64_C(1));
+    CHECK(cap_audit(&cap) && cap_total(&cap) == 2 && atomic_load(&cap.shared->repairs) == 1);
+    CHECK(!cap_audit(&cap) && cap_release(&cap, 0, 2) == CAP_DONE && cap_total(&cap) == 0);
+    segment_close(&segment);
+}
+
+static void several_caps_are_reserved_all_or_nothing(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 3, 10, LAYOUT_HARD);
+    struct gate *gate = new_gate(&segment, GATE_ANY_SLOT);
+    uint32_t refused_by = 9, some[] = {2, 0, 11}, all[] = {2, 0, 10};
+    CHECK(gate_reserve_all(gate, some, &refused_by) == CAP_REFUSED && refused_by == 2);
+    CHECK(gate_held(gate, 0) == 0 && atomic_load(&gate->caps[0].ledgers[0].op) == 0); /* not even for a moment */
+    CHECK(gate_reserve_all(gate, all, &refused_by) == CAP_DONE);
+    CHECK(gate_held(gate, 0) == 2 && gate_held(gate, 1) == 0 && gate_held(gate, 2) == 10);
+    CHECK(counter_load(gate_counter(gate, 2)) == 10);
+    struct gate_statistics statistics;
+    gate_statistics(&segment, 2, &statistics);
+    CHECK(statistics.in_flight == 10 && statistics.peak == 10 && statistics.admitted == 1 && statistics.refused == 1);
+    end_gate(gate);
+    gate_statistics(&segment, 2, &statistics);
+    CHECK(statistics.in_flight == 0);
+    segment_close(&segment);
+}
+
+static void an_approximate_cap_decides_by_the_sum_of_the_counters(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 4, LAYOUT_APPROXIMATE);
+    struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
+    CHECK(gate_reserve(one, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_reserve(two, 0, 2, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(gate_reserve(two, 0, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_release(one, 0, 4) == CAP_NOT_HELD && gate_release(one, 0, 3) == CAP_DONE);
+    CHECK(counters_sum(segment_counters(&segment, 0), 2) == 1);
+    end_gate(one);
+    end_gate(two);
+    CHECK(counters_sum(segment_counters(&segment, 0), 2) == 0);
+    segment_close(&segment);
+}
+
+static void a_slot_has_one_owner_and_a_forked_child_is_another(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 4, LAYOUT_HARD);
+    struct gate *one = new_gate(&segment, 0);
+    struct gate other;
+    gate_initialise(&other, &segment);
+    CHECK(gate_claim(&other, 0) == OWNER_TAKEN); /* the same process, but another claim */
+    CHECK(gate_claim(&other, GATE_ANY_SLOT) == OWNER_OK && other.owner.slot == 1);
+    CHECK(gate_reserve(one, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_reclaim(&other) == 0 && gate_reclaim(one) == 0);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        CHECK(!owner_is_mine(&one->owner) && one->owner.lock_fd == -1);
+        CHECK(gate_claim(one, GATE_ANY_SLOT) == OWNER_TAKEN);
+        gate_close(one); /* not ours: frees nothing */
+        CHECK(cap_total(&other.caps[0]) == 3);
+        _exit(check_failures ? 1 : 0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(owner_is_mine(&one->owner) && gate_held(one, 0) == 3);
+    gate_close(&other);
+    end_gate(one);
+    segment_close(&segment);
+}
+
+static void a_tally_keeps_reservations_that_are_not_counted_yet(void)
+{
+    struct tally tally = {0, 0};
+    CHECK(tally_reserve(&tally, 3) == 3);
+    CHECK(tally_count(&tally, 0) == 3); /* nothing arrived: all three stay */
+    CHECK(tally_count(&tally, 2) == 3); /* two arrived: one is left */
+    CHECK(tally_count(&tally, 2) == 3); /* again: the same */
+    CHECK(tally_count(&tally, 1) == 2); /* one finished */
+    CHECK(tally_release(&tally, 1) == 1 && tally.reserved == 0 && tally.counted == 1);
+    CHECK(tally_count(&tally, 4) == 4 && tally_release(&tally, 1) == 3 && tally.counted == 3);
+
+    struct segment segment;
+    check_segment(&segment, 2, 1, 4, LAYOUT_HARD);
+    struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
+    tally_charge(one, 3);
+    tally_charge(two, 3); /* published as it is, charged as far as the limit allows */
+    CHECK(gate_held(one, 0) == 3 && gate_held(two, 0) == 1 && cap_total(&one->caps[0]) == 4);
+    CHECK(counters_sum(segment_counters(&segment, 0), 2) == 6);
+    tally_charge(one, 1);
+    tally_charge(two, 3);
+    CHECK(gate_held(two, 0) == 3 && cap_total(&one->caps[0]) == 4);
+    end_gate(one);
+    end_gate(two);
+    segment_close(&segment);
+}
+
+static void words_are_atomic_and_wrap(void)
+{
+    _Atomic int64_t word = INT64_MAX;
+    CHECK(atomics_fetch_add(&word, 1) == INT64_MAX && atomics_load(&word) == INT64_MIN);
+    CHECK(atomics_exchange(&word, 7) == INT64_MIN && !atomics_compare_exchange(&word, 8, 9));
+    CHECK(atomics_compare_exchange(&word, 7, 9) && atomics_peek(&word) == 9);
+}
+
+static void a_segment_has_the_documented_size_and_is_sealed(void)
+{
+    for (uint32_t caps = 1; caps <= LAYOUT_MAX_CAPS; caps *= 2)
+        for (uint32_t slots = 1; slots <= LAYOUT_MAX_SLOTS; slots += 73)
+            CHECK(layout_size(slots, caps, 0) <= 200u * slots * caps + 4096u);
+    struct segment segment, again;
+    check_segment(&segment, 3, 2, 4, LAYOUT_HARD);
+    CHECK((uintptr_t)segment_counters(&segment, 0) % LAYOUT_LINE == 0);
+    CHECK(ftruncate(segment.fd, 10) != 0 && ftruncate(segment.fd, 1 << 20) != 0);
+    CHECK(segment_attach(&again, dup(segment.fd)) == SEGMENT_OK && again.size == segment.size);
+    CHECK(again.shape.slots == 3 && again.shape.caps == 2);
+    segment_close(&again);
+    CHECK(segment_attach(&again, open("/dev/null", O_RDWR)) == SEGMENT_NOT_REGULAR);
+    CHECK(segment_attach(&again, memfd_create("empty", 0)) == SEGMENT_UNFINISHED && again.base == NULL);
+    segment_header(&segment)->size++;
+    CHECK(segment_attach(&again, dup(segment.fd)) == SEGMENT_BAD_SIZE);
+    segment_header(&segment)->size--;
+    segment_header(&segment)->slots = LAYOUT_MAX_SLOTS + 1;
+    CHECK(segment_attach(&again, dup(segment.fd)) == SEGMENT_BAD_COUNTS);
+    segment_header(&segment)->slots = 3;
+    segment_header(&segment)->hash++;
+    CHECK(segment_attach(&again, dup(segment.fd)) == SEGMENT_OTHER_LAYOUT);
+    segment_close(&segment);
+    segment_close(&segment);
+}
+
+int main(void)
+{
+    a_cap_grants_up_to_its_limit_and_not_one_more();
+    recovery_finishes_what_the_books_say_was_pending();
+    an_audit_repairs_a_wrong_total_and_nothing_else();
+    several_caps_are_reserved_all_or_nothing();
+    an_approximate_cap_decides_by_the_sum_of_the_counters();
+    a_slot_has_one_owner_and_a_forked_child_is_another();
+    a_tally_keeps_reservations_that_are_not_counted_yet();
+    words_are_atomic_and_wrap();
+    a_segment_has_the_documented_size_and_is_sealed();
+    return check_report("core");
+}
