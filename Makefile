@@ -26,11 +26,11 @@ bench: $(VENV)/.bench  ## Measure against competitors and print one table of rat
 	$(BIN)/python -m pytest -c benchmarks/pytest.ini benchmarks $(ARGS)
 
 .PHONY: single-step
-single-step:  ## Kill a process at every instruction while rivals act at every other (about 2 minutes)
+single-step:  ## Kill a process at every instruction while rivals act at every other (minutes)
 	@mkdir -p build
 	$(CC) -std=c11 -Wall -Wextra -O2 -Iext tests/c/test_single_step.c $(addprefix ext/,cap.c gate.c owner.c segment.c) \
 		-o build/test_single_step -pthread
-	build/test_single_step grid
+	build/test_single_step every && build/test_single_step grid
 
 .PHONY: format
 format: $(VENV)/.test  ## Put the Python files into the house style

@@ -1,159 +1,212 @@
-/* Kill a process at every single instruction of reserve, release and refusal, and find nothing lost.
+/* Kill a process at every single instruction of everything it can do to a segment, and find nothing lost.
  *
- * A victim is forked, claims slot 0 and stops. It is then single-stepped through one operation and killed after k
- * instructions, for every k until the operation is over. Before the kill or after it other slots act: not at all,
- * once, or several times, each action replacing the state word. Then the dead slot is reclaimed, and
+ * A victim is forked, made ready and stopped. It is then single-stepped through one operation and killed after k
+ * instructions, for every k until the operation is over; but not within the C library, whose instructions touch no
+ * segment: a kill there is a kill at the return from there. Two others have slots of their own and act meanwhile: never,
+ * once, several times (each action replaces the state words), or by reclaiming. Then the dead are reclaimed, and
  *
- *     the total is what the living hold, to the unit (nothing lost, nothing given back twice),
- *     no audit had to repair it, and
- *     the total never passed the limit.
+ *     each total is what the living hold, to the unit (nothing lost, nothing given back twice),
+ *     every slot but the living ones' is free again,
+ *     no audit had to repair anything, and
+ *     no total ever passed its limit.
  *
- * With an argument the two-stop grid runs as well: the others act at instruction j and the victim goes on to be
- * killed at instruction k, for every j < k. That is what a rival does to an operation in progress.
+ * test_single_step         the others act after the kill; long operations are sampled               (seconds)
+ * test_single_step short   of that, only reserve, release and refuse
+ * test_single_step every   the same at every instruction of the core, and rivals that reclaim meanwhile   (minutes)
+ * test_single_step grid    the others act at instruction j and the victim goes on to be killed at instruction k,
+ *                          for every j < k of reserve, release and refuse                           (minutes)
  */
 #define _GNU_SOURCE
-#include "check.h"
+#include "scenes.h"
 
-#include <signal.h>
+#include <elf.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 
-#define LIMIT 6u
-#define SLOTS 4u
+#define LONG 1000      /* instructions: an operation that makes system calls */
+#define SAMPLES 8      /* kills of a long operation, where not every instruction is asked for */
+#define MOST_POINTS 8192
 
-enum operation { RESERVE, RELEASE, REFUSE, OPERATIONS };
-static const char *const OPERATION[] = {"reserve", "release", "refuse"};
+static long killed, stepped;
 
-enum rivals { IDLE, ONCE, SEVERAL, RIVALS };
-
-struct stage {
-    struct segment segment;
-    struct gate others[2];
-    volatile int *done; /* shared with the victim: its operation is over */
-    long killed, stepped;
-};
-
-/* What the others hold, by their own account. */
-static uint32_t held_by_others(struct stage *stage)
-{
-    return gate_held(&stage->others[0], 0) + gate_held(&stage->others[1], 0);
-}
-
-static void check_limit(struct stage *stage) { CHECK(cap_total(&stage->others[0].caps[0]) <= LIMIT); }
-
-/* Each action replaces the state word. cap_reserve and not gate_reserve: a refusal must not reclaim on its own. */
-static void act(struct stage *stage, enum rivals rivals)
-{
-    int times = rivals == IDLE ? 0 : rivals == ONCE ? 1 : 5;
-    for (int i = 0; i < times; i++) {
-        struct gate *gate = &stage->others[i % 2];
-        uint32_t slot = (uint32_t)gate->owner.slot;
-        if (cap_reserve(&gate->caps[0], slot, 1, CAP_UNBOUNDED) != CAP_DONE)
-            cap_release(&gate->caps[0], slot, 1);
-        check_limit(stage);
-    }
-}
-
-/* The others hold one each; in a refusal they hold all that the victim does not. */
-static void set_stage(struct stage *stage, enum operation operation)
-{
-    for (int i = 0; i < 2; i++) {
-        struct gate *gate = &stage->others[i];
-        uint32_t held = gate_held(gate, 0), want = operation == REFUSE && i == 0 ? LIMIT - 3 : 1;
-        if (held)
-            REQUIRE(gate_release(gate, 0, held) == CAP_DONE);
-        REQUIRE(gate_reserve(gate, 0, want, CAP_UNBOUNDED) == CAP_DONE);
-    }
-    *stage->done = 0;
-}
-
-static void be_victim(struct stage *stage, enum operation operation)
+static void be_victim(struct stage *stage, const struct scene *scene)
 {
     struct gate gate;
-    gate_initialise(&gate, &stage->segment);
-    if (gate_claim(&gate, 0) != OWNER_OK || gate_reserve(&gate, 0, 2, CAP_UNBOUNDED) != CAP_DONE)
-        _exit(3);
+    scene->arrive(stage, &gate);
     ptrace(PTRACE_TRACEME, 0, NULL, NULL);
     raise(SIGSTOP);
-    if (operation == RELEASE)
-        cap_release(&gate.caps[0], 0, 1);
-    else
-        cap_reserve(&gate.caps[0], 0, 1, CAP_UNBOUNDED);
+    scene->play(stage, &gate);
     *stage->done = 1;
     raise(SIGSTOP);
     _exit(3);
 }
 
-/* Step a victim, letting the others act at instruction `meet` (-1: after the kill), and kill it at instruction `kill_at`.
- * False if the operation was over before that. */
-static bool step_and_kill(struct stage *stage, enum operation operation, enum rivals rivals, long meet, long kill_at)
+static void check_aftermath(struct stage *stage)
 {
-    set_stage(stage, operation);
+    check_limits(stage);
+    while (gate_reclaim(&stage->others[0]) > 0)
+        ;
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        bool living = slot == OTHER(0) || slot == OTHER(1);
+        CHECK((atomic_load(&segment_owners(&stage->segment)[slot].word) != 0) == living);
+    }
+    for (uint32_t i = 0; i < CAPS; i++) {
+        struct cap *cap = &stage->others[0].caps[i];
+        CHECK(cap_total(cap) == held_by_others(stage, i));
+        CHECK(atomic_load(&cap->shared->repairs) == 0);
+        CHECK(check_settled(cap));
+    }
+    check_limits(stage);
+}
+
+/* Make the books right after a failure, so that each failure counts once. */
+static void start_afresh(struct stage *stage)
+{
+    for (uint32_t i = 0; i < CAPS; i++) {
+        struct cap *cap = &stage->others[0].caps[i];
+        atomic_store(&cap->shared->state,
+                     (uint64_t)held_by_others(stage, i) << 32 | (uint64_t)LAYOUT_MAX_SLOTS << 22);
+        atomic_store(&cap->shared->repairs, 0);
+    }
+}
+
+/* Tell whether a stopped victim is in this program's own code, not in a library. */
+static bool in_the_core(pid_t victim)
+{
+    extern const char __executable_start, etext;
+    struct user_regs_struct registers;
+    struct iovec vector = {&registers, sizeof registers};
+    REQUIRE(ptrace(PTRACE_GETREGSET, victim, (void *)NT_PRSTATUS, &vector) == 0);
+#if defined(__x86_64__)
+    uintptr_t at = registers.rip;
+#elif defined(__aarch64__)
+    uintptr_t at = registers.pc;
+#endif
+    return at >= (uintptr_t)&__executable_start && at < (uintptr_t)&etext;
+}
+
+static pid_t start_victim(struct stage *stage, const struct scene *scene)
+{
+    scene->set(stage);
+    *stage->done = 0;
     pid_t victim = fork();
     REQUIRE(victim >= 0);
     if (victim == 0)
-        be_victim(stage, operation);
+        be_victim(stage, scene);
     int status;
     REQUIRE(waitpid(victim, &status, 0) == victim && WIFSTOPPED(status));
+    return victim;
+}
+
+static void step(pid_t victim)
+{
+    int status;
+    REQUIRE(ptrace(PTRACE_SINGLESTEP, victim, NULL, NULL) == 0);
+    REQUIRE(waitpid(victim, &status, 0) == victim && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    stepped++;
+}
+
+static void kill_victim(pid_t victim)
+{
+    int status;
+    REQUIRE(kill(victim, SIGKILL) == 0 && waitpid(victim, &status, 0) == victim && WIFSIGNALED(status));
+    killed++;
+}
+
+/* Step a victim, letting the others act at instruction `meet` (-1: after the kill), and kill it at instruction
+ * `kill_at`. False if the operation was over before that. */
+static bool step_and_kill(struct stage *stage, const struct scene *scene, enum rivals rivals, long meet, long kill_at)
+{
+    pid_t victim = start_victim(stage, scene);
     for (long i = 0; i < kill_at && !*stage->done; i++) {
         if (i == meet)
             act(stage, rivals);
-        REQUIRE(ptrace(PTRACE_SINGLESTEP, victim, NULL, NULL) == 0);
-        REQUIRE(waitpid(victim, &status, 0) == victim && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
-        stage->stepped++;
+        step(victim);
     }
     bool over = *stage->done;
-    REQUIRE(kill(victim, SIGKILL) == 0 && waitpid(victim, &status, 0) == victim && WIFSIGNALED(status));
-    stage->killed++;
-
+    kill_victim(victim);
     if (meet < 0)
         act(stage, rivals);
     int failures = check_failures;
-    CHECK(gate_reclaim(&stage->others[0]) == 1);
-    struct cap *cap = &stage->others[0].caps[0];
-    CHECK(cap_total(cap) == held_by_others(stage));
-    CHECK(atomic_load(&cap->shared->repairs) == 0);
-    CHECK(check_settled(cap));
-    check_limit(stage);
+    check_aftermath(stage);
     if (check_failures != failures) {
-        fprintf(stderr, "  killed at instruction %ld of %s, others acting %s (met at %ld)\n", kill_at,
-                OPERATION[operation], rivals == IDLE ? "never" : rivals == ONCE ? "once" : "several times", meet);
-        /* The books are wrong now; begin again with right ones, so that each failure counts once. */
-        atomic_store(&cap->shared->state, (uint64_t)held_by_others(stage) << 32 | (uint64_t)LAYOUT_MAX_SLOTS << 22);
-        atomic_store(&cap->shared->repairs, 0);
+        fprintf(stderr, "  killed at instruction %ld of %s, others acting %s (met at %ld)\n", kill_at, scene->name,
+                RIVALS_ACT[rivals], meet);
+        start_afresh(stage);
     }
     return !over;
 }
 
+/* Play a scene once to its end and note at which instructions to kill: those of the core. Return its length. */
+static long plan(struct stage *stage, const struct scene *scene, long points[MOST_POINTS], long *count)
+{
+    pid_t victim = start_victim(stage, scene);
+    long length = 0;
+    *count = 0;
+    for (; !*stage->done; length++) {
+        if (*count < MOST_POINTS && in_the_core(victim))
+            points[(*count)++] = length;
+        step(victim);
+    }
+    kill_victim(victim);
+    check_aftermath(stage);
+    CHECK(*count > 5 && *count < MOST_POINTS);
+    return length;
+}
+
+/* Rivals that reclaim while the victim is in the middle of a long operation, and the victim killed soon after. */
+static void meet_reclaimers(struct stage *stage, const struct scene *scene, const long *points, long count)
+{
+    for (long i = 0; i < count; i += 1 + count / SAMPLES)
+        for (long soon = 1; soon < LONG; soon *= 6)
+            step_and_kill(stage, scene, RECLAIMING, points[i], points[i] + soon);
+}
+
+/* Kill at each point after which nothing, something, much or a reclaim by others follows. */
+static void kill_everywhere(struct stage *stage, const struct scene *scene, const long *points, long count,
+                            bool sampled)
+{
+    for (int rivals = IDLE; rivals < RIVALS; rivals++)
+        for (long i = 0; i < count && !(sampled && rivals == IDLE); i += sampled ? 1 + count / SAMPLES : 1)
+            step_and_kill(stage, scene, rivals, -1, points[i]);
+}
+
+static void kill_on_the_grid(struct stage *stage, const struct scene *scene, long length)
+{
+    for (int rivals = ONCE; rivals < RIVALS; rivals++)
+        for (long meet = 0; meet < length; meet++)
+            for (long k = meet + 1; step_and_kill(stage, scene, rivals, meet, k); k++)
+                ;
+}
+
 int main(int argc, char **argv)
 {
-    (void)argv;
-    bool grid = argc > 1;
+    static long points[MOST_POINTS];
+    const char *how = argc > 1 ? argv[1] : "";
+    bool every = !strcmp(how, "every"), grid = !strcmp(how, "grid"), few = grid || !strcmp(how, "short");
     struct stage stage = {0};
-    check_segment(&stage.segment, SLOTS, 1, LIMIT, LAYOUT_HARD);
+    check_segment(&stage.segment, SLOTS, CAPS, LIMIT, LAYOUT_HARD);
     stage.done = mmap(NULL, sizeof *stage.done, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(stage.done != MAP_FAILED);
     for (int i = 0; i < 2; i++) {
         gate_initialise(&stage.others[i], &stage.segment);
-        REQUIRE(gate_claim(&stage.others[i], i + 1) == OWNER_OK);
+        REQUIRE(gate_claim(&stage.others[i], OTHER(i)) == OWNER_OK);
     }
-    for (int operation = 0; operation < OPERATIONS; operation++) {
-        long length = 0;
-        for (int rivals = 0; rivals < RIVALS; rivals++) {
-            long k = 0;
-            while (step_and_kill(&stage, operation, rivals, -1, k))
-                k++;
-            length = k;
-        }
-        printf("%s: %ld instructions\n", OPERATION[operation], length);
-        CHECK(length > 10);
-        for (int rivals = ONCE; grid && rivals < RIVALS; rivals++)
-            for (long meet = 0; meet < length; meet++)
-                for (long k = meet + 1; step_and_kill(&stage, operation, rivals, meet, k); k++)
-                    ;
+    for (size_t i = 0; i < (few ? FIRST_SCENES : SCENE_COUNT); i++) {
+        const struct scene *scene = &SCENES[i];
+        long before = killed, count, length = plan(&stage, scene, points, &count);
+        if (grid)
+            kill_on_the_grid(&stage, scene, length);
+        else
+            kill_everywhere(&stage, scene, points, count, !every && length > LONG);
+        if (every && length > LONG)
+            meet_reclaimers(&stage, scene, points, count);
+        printf("%-26s %5ld instructions, %4ld of the core, killed %ld times\n", scene->name, length, count,
+               killed - before);
+        fflush(stdout);
     }
-    printf("killed %ld victims after %ld steps\n", stage.killed, stage.stepped);
+    printf("killed %ld victims after %ld steps\n", killed, stepped);
     return check_report("single step");
 }
