@@ -86,11 +86,12 @@ static ssize_t read_file(const char *path, char *text, size_t size)
     return length;
 }
 
-/* Return when a process started, in clock ticks since boot (field 22 of its stat); 0 if that cannot be read. */
+/* Return when a process started, in clock ticks since boot (field 22 of its stat); 0 if that cannot be read. From its
+ * first thread's file, which says the same: a user-mode emulator makes up the process's own. */
 static uint64_t process_start(uint32_t pid)
 {
     char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    snprintf(path, sizeof path, "/proc/%u/task/%u/stat", pid, pid);
     if (read_file(path, text, sizeof text) <= 0)
         return 0;
     char *field = strrchr(text, ')'); /* the name before it may hold spaces and brackets */
@@ -149,7 +150,7 @@ static bool process_gone(const struct self *me, uint64_t word, uint64_t namespac
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
     uint64_t start = word & WORD_START_MASK;
-    if (!me->sees_processes || start == 0)
+    if ((word & WORD_LOCKED) || !me->sees_processes || start == 0)
         return false;
     uint64_t now = process_start(pid);
     return now != 0 && now != start;

@@ -6,8 +6,10 @@
  *      offset, through a descriptor that nobody else shares. The kernel drops it when the process is gone, however
  *      it went; it works across PID namespaces and knows nothing of pids that could be reused. Taking that lock is
  *      the proof, and keeps other reclaimers away while it is held.
- *   2. Within one PID and time namespace: no process has that pid, or the one that has it started at another time.
- *      This also finds an owner whose lock lives on in a child that was not forked through fork(3).
+ *   2. Within one PID and time namespace: no process has that pid. This also finds an owner whose lock lives on in a
+ *      child that was not forked through fork(3). For an owner that could not get a lock (no /proc, no such locks, no
+ *      permission to open the file again) also: the process that has that pid started at another time. Where there is
+ *      a lock it is believed: a start time read under an emulator or a foreign /proc need not be the true one.
  *
  * The idea of slots guarded by kernel locks is that of LMDB's reader table.
  *

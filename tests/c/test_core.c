@@ -161,6 +161,33 @@ static void a_slot_has_one_owner_and_a_forked_child_is_another(void)
     segment_close(&segment);
 }
 
+/* Words as owner.h draws them: what an owner without a lock would have left behind. */
+static void an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reused(void)
+{
+    const uint64_t locked = UINT64_C(1) << 61;
+    struct segment segment;
+    check_segment(&segment, 2, 1, 4, LAYOUT_HARD);
+    struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
+    struct layout_owner *line = &segment_owners(&segment)[0];
+    uint64_t word = atomic_load(&line->word), spaces = atomic_load(&line->namespaces);
+    CHECK((word & locked) && spaces != 0);
+    CHECK(gate_reserve(one, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+
+    atomic_store(&line->word, word & ~locked); /* our own pid and start time */
+    CHECK(gate_reclaim(two) == 0);
+    atomic_store(&line->word, word ^ 1); /* another start time, but locked: the lock is believed */
+    CHECK(gate_reclaim(two) == 0);
+    atomic_store(&line->word, (word & ~locked) ^ 1); /* the pid was reused, in a namespace that we cannot see */
+    atomic_store(&line->namespaces, spaces + 1);
+    CHECK(gate_reclaim(two) == 0 && gate_held(one, 0) == 2);
+    atomic_store(&line->namespaces, spaces); /* the pid was reused */
+    CHECK(gate_reclaim(two) == 1 && gate_held(one, 0) == 0 && cap_total(&one->caps[0]) == 0);
+    one->owner.slot = OWNER_NONE;
+    end_gate(one);
+    end_gate(two);
+    segment_close(&segment);
+}
+
 static void a_tally_keeps_reservations_that_are_not_counted_yet(void)
 {
     struct tally tally = {0, 0};
@@ -229,6 +256,7 @@ int main(void)
     several_caps_are_reserved_all_or_nothing();
     an_approximate_cap_decides_by_the_sum_of_the_counters();
     a_slot_has_one_owner_and_a_forked_child_is_another();
+    an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reused();
     a_tally_keeps_reservations_that_are_not_counted_yet();
     words_are_atomic_and_wrap();
     a_segment_has_the_documented_size_and_is_sealed();
