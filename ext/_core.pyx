@@ -8,9 +8,10 @@ being created, and claiming a slot that is being freed.
 
 cimport cython
 from cpython.bool cimport PyBool_Check
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
-from cpython.number cimport PyNumber_AsSsize_t
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer)
+from cpython.long cimport PyLong_CheckExact
+from cpython.number cimport PyNumber_AsSsize_t, PyNumber_Index
 from cpython.ref cimport PyObject
 from libc.errno cimport errno
 from libc.string cimport memset
@@ -18,7 +19,9 @@ from libc.string cimport memset
 include "_c.pxi"
 
 import os
+import reprlib
 import time
+import weakref
 
 from gatecount.errors import GateClosed, LayoutMismatch, NotOwner, SlotsExhausted, UnknownCap
 
@@ -40,16 +43,31 @@ MODES = {"hard": LAYOUT_HARD, "approximate": LAYOUT_APPROXIMATE, "plain": LAYOUT
 cdef object _mode_names = {number: name for name, number in MODES.items()}
 
 
+cdef str _shown(value):
+    """Return how a value looks in a message, however large it is and whatever its repr does."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
+cdef object _index(value, str name):
+    """Return value as an int; a bool or what has no __index__ raises TypeError."""
+    if not PyBool_Check(value):
+        try:
+            return PyNumber_Index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an int, not {type(value).__name__} ({_shown(value)})")
+
+
 def check_int(value, str name, int64_t low, int64_t high):
     """Return value if it is an int, not a bool, from low to high; else raise TypeError or ValueError with the rule."""
     cdef int overflow = 0
     cdef int64_t number
-    if PyBool_Check(value) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__} ({value!r})")
-    value = value.__index__()
+    value = _index(value, name)
     number = as_int64(value, &overflow)
     if overflow or number < low or number > high:
-        raise ValueError(f"{name} must be from {low:,} to {high:,}, not {value}")
+        raise ValueError(f"{name} must be from {low:,} to {high:,}, not {_shown(value)}")
     return number
 
 
@@ -74,11 +92,14 @@ cdef int64_t convert_units(object value, str name, int64_t low) except -1:
 
 cdef inline int64_t to_word(object value) except? -1:
     """Convert what is to be stored in a word, as RawArray does, but for values that do not fit: OverflowError."""
-    if PyLong_CheckExact(value):
-        return PyLong_AsLongLong(value)
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"an int is needed, not {type(value).__name__} ({value!r})")
-    return PyLong_AsLongLong(value.__index__())
+    cdef int overflow = 0
+    cdef int64_t number
+    if not PyLong_CheckExact(value):
+        value = PyNumber_Index(value)
+    number = as_int64(value, &overflow)
+    if overflow:
+        raise OverflowError(f"a word has 64 bits: {_shown(value)} does not fit")
+    return number
 
 
 def forks():

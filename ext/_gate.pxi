@@ -60,7 +60,7 @@ cdef class GateCore:
         if name is None and self._default >= 0:
             return self._default
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"cap must be a str, not {type(name).__name__} ({name!r})")
+            raise TypeError(f"cap must be a str, not {type(name).__name__} ({_shown(name)})")
         cdef object index = self._index.get("requests" if name is None else name)
         if index is None:
             raise UnknownCap("requests" if name is None else name, self.segment.caps)
@@ -138,6 +138,8 @@ cdef class GateCore:
         flight, nobody is admitted until it has drained. Raises UnknownCap, TypeError, ValueError, GateClosed.
         """
         cdef int64_t units = to_units(limit, "limit", 0)
+        if cap is None:
+            raise TypeError("cap must be a str, not None: which limit is to be set is to be said")
         cdef int index = self._cap(cap)
         self._open()
         cdef cap_t shared = segment_cap(&self.segment.c, index)

@@ -30,11 +30,21 @@ cdef class Seat:
         return 0
 
 
+cdef class PlainTally:
+    """The tally of one word of a plain array, shared by all objects of this process that publish in it."""
+
+    cdef tally_t t
+    cdef object __weakref__
+
+
+cdef object _plain_tallies = weakref.WeakValueDictionary()  # by the address of the word
+
+
 cdef class StatsCore:
     """SharedAdmissionStats without its constructor's conveniences."""
 
     cdef Seat seat  # None over a plain array
-    cdef tally_t t  # over a plain array
+    cdef PlainTally plain  # None over a hard buffer
     cdef Py_buffer view
     cdef word_t *counters
     cdef word_t *mine
@@ -47,27 +57,51 @@ cdef class StatsCore:
 
     def _attach(self, buffer, Py_ssize_t clients, Py_ssize_t index):
         """Use a buffer for that many clients as one of them; both numbers were checked, the buffer is checked here."""
-        cdef bint hard = isinstance(buffer, CounterWords)
+        self.seat, self.plain, self.clients, self.mine = None, None, 0, NULL
+        PyBuffer_Release(&self.view)
+        if not PyObject_CheckBuffer(buffer):
+            raise self._wrong(buffer)
         try:
-            PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_ND | PyBUF_WRITABLE)
-        except BufferError:  # read-only: good for reading
-            PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_ND)
+            try:
+                PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+            except BufferError:  # read-only: good for reading
+                PyObject_GetBuffer(buffer, &self.view, PyBUF_FORMAT | PyBUF_STRIDES)
+        except BufferError:  # lends itself to nobody
+            raise self._wrong(buffer) from None
+        try:
+            self._check(buffer, clients)
+        except BaseException:
+            PyBuffer_Release(&self.view)
+            raise
+        self.buffer = buffer
+        self.clients = clients
+        self.counters = <word_t *>self.view.buf
+        self.mine = counter_at(self.counters, index)
+        if isinstance(buffer, CounterWords):
+            self.seat = (<CounterWords>buffer)._seat(index)
+        else:
+            self.plain = _plain_tallies.setdefault(<size_t>self.mine, PlainTally())
+
+    cdef object _wrong(self, buffer):
+        return TypeError("mp_admission_counters must be a buffer of signed 64-bit words: RawArray('q', …), "
+                         f"AdmissionCounters or the like, not {type(buffer).__name__}")
+
+    cdef int _check(self, buffer, Py_ssize_t clients) except -1:
         if self.view.itemsize != sizeof(word_t) or self.view.ndim != 1 or \
                 self.view.format == NULL or self.view.format.decode().lstrip("@=<") not in ("q", "l"):
-            raise TypeError("mp_admission_counters must be a buffer of signed 64-bit words: RawArray('q', …), "
-                            f"AdmissionCounters or the like, not {type(buffer).__name__}")
+            raise self._wrong(buffer)
+        if self.view.strides[0] != sizeof(word_t):
+            raise ValueError("mp_admission_counters must be contiguous, not every so many words of another array")
         if self.view.len < clients * <Py_ssize_t>(LAYOUT_WORDS_PER_LINE * sizeof(word_t)):
             raise ValueError(f"mp_admission_counters has {self.view.len // 8} words, but client_count {clients} "
                              f"needs num_counters({clients}) = {clients * LAYOUT_WORDS_PER_LINE}")
         if <size_t>self.view.buf % sizeof(word_t):
             raise ValueError("mp_admission_counters must be aligned to 8 bytes")
-        self.buffer = buffer
-        self.clients = clients
-        self.counters = <word_t *>self.view.buf
-        self.mine = counter_at(self.counters, index)
-        self.seat = (<CounterWords>buffer)._seat(index) if hard else None
+        return 0
 
     cdef int _writable(self) except -1:
+        if self.mine == NULL:
+            raise TypeError("SharedAdmissionStats.__init__ was not called")
         if self.view.readonly:
             raise TypeError("mp_admission_counters is read-only")
         return 0
@@ -92,8 +126,8 @@ cdef class StatsCore:
         cdef Seat seat = self.seat
         if seat is None:
             self._writable()
-            with cython.critical_section(self):
-                counter_store(self.mine, tally_count(&self.t, number))
+            with cython.critical_section(self.plain):
+                counter_store(self.mine, tally_count(&self.plain.t, number))
             return
         with cython.critical_section(seat):
             seat.ready()
@@ -116,11 +150,11 @@ cdef class StatsCore:
             raise TypeError("limit is needed: this buffer is a plain array and has no limit of its own")
         if seat is None:
             self._writable()
-            with cython.critical_section(self):
+            with cython.critical_section(self.plain):
                 if not counters_fit(self.counters, self.clients, units, bound, &sum):
                     return False
                 counter_store(self.mine, counter_load(self.mine) + units)
-                tally_reserve(&self.t, units)
+                tally_reserve(&self.plain.t, units)
                 return True
         with cython.critical_section(seat):
             seat.ready()
@@ -139,11 +173,11 @@ cdef class StatsCore:
         cdef Seat seat = self.seat
         if seat is None:
             self._writable()
-            with cython.critical_section(self):
+            with cython.critical_section(self.plain):
                 has = counter_load(self.mine)
                 if units <= has:
                     counter_store(self.mine, has - units)
-                    tally_release(&self.t, units)
+                    tally_release(&self.plain.t, units)
                     return
         else:
             with cython.critical_section(seat):

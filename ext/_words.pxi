@@ -18,14 +18,11 @@ cdef class Words:
 
     cdef inline Py_ssize_t _at(self, object index) except -1:
         cdef Py_ssize_t i
-        if PyLong_CheckExact(index) or hasattr(index, "__index__"):
-            i = PyNumber_AsSsize_t(index, IndexError)
-        else:
-            raise TypeError(f"an index must be an int or a slice, not {type(index).__name__}")
+        i = PyNumber_AsSsize_t(index, IndexError)
         if i < 0:
             i += self.n
         if i < 0 or i >= self.n:
-            raise IndexError(f"index {index} is out of range for {self.n} words")
+            raise IndexError(f"index {_shown(index)} is out of range for {self.n} words")
         return i
 
     def __getitem__(self, index):

@@ -113,3 +113,6 @@ class GateClosed(GatecountError, ValueError):
 
     def __init__(self) -> None:
         super().__init__("this gate is closed: open it again to use it")
+
+    def __reduce__(self) -> tuple[type[GateClosed], tuple[()]]:
+        return type(self), ()

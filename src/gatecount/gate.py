@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from gatecount import _core
@@ -31,6 +31,11 @@ _PREFIX = "gatecount-"
 _MAX_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CREATION_TIMEOUT_MS = 1000
+_NOT_A_FILE = {
+    errno.ELOOP: "is a symbolic link",
+    errno.EISDIR: "is a directory",
+    errno.ENXIO: "is not a regular file",  # a socket
+}
 
 
 def _check_name(value: object, argument: str, longest: int) -> str:
@@ -89,9 +94,9 @@ class Permit:
 
     def __init__(self, gate: Gate, amounts: Mapping[str, int]) -> None:
         self._gate = gate
-        self.amounts = amounts
+        self.amounts = MappingProxyType(dict(amounts))
         self._forks = _core.forks()
-        self._held = [amounts]  # emptied by whoever releases: list.pop is atomic, with and without GIL
+        self._held = [self.amounts]  # emptied by whoever releases: list.pop is atomic
 
     @property
     def released(self) -> bool:
@@ -99,7 +104,11 @@ class Permit:
         return not self._held
 
     def release(self) -> None:
-        """Give the units back. Raises NotOwner in a process other than the one they were granted to."""
+        """Give the units back.
+
+        Raises NotOwner in a process other than the one they were granted to, and if `Gate.release` has
+        given them back already; what is left of them under other caps is given back all the same.
+        """
         if self._forks != _core.forks():
             raise NotOwner("this permit was granted to the parent process, which still holds it")
         try:
@@ -108,8 +117,14 @@ class Permit:
             return
         if self._gate.closed:
             return
+        failed: NotOwner | None = None
         for cap, n in amounts.items():
-            self._gate.release(n, cap=cap)
+            try:
+                self._gate.release(n, cap=cap)
+            except NotOwner as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +139,9 @@ class Permit:
 
     def __del__(self) -> None:
         if getattr(self, "_held", None) and self._forks == _core.forks() and not self._gate.closed:
-            warnings.warn(f"{self!r} was dropped without release", ResourceWarning, stacklevel=2)
-            self.release()
+            dropped = repr(self)
+            self.release()  # before the warning, which may be an error
+            warnings.warn(f"{dropped} was dropped without release", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         state = "released" if self.released else "held"
@@ -239,10 +255,8 @@ class Gate(_core.GateCore):
         except FileNotFoundError:
             raise GateNotFound(checked, f"there is no gate {checked!r} on this machine") from None
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise LayoutMismatch(os.fsdecode(path), "is a symbolic link") from None
-            if error.errno == errno.EISDIR:
-                raise LayoutMismatch(os.fsdecode(path), "is a directory") from None
+            if error.errno in _NOT_A_FILE:
+                raise LayoutMismatch(os.fsdecode(path), _NOT_A_FILE[error.errno]) from None
             raise
         if segment.mode == "plain":
             raise LayoutMismatch(os.fsdecode(path), "has no caps")
@@ -257,7 +271,12 @@ class Gate(_core.GateCore):
         name = os.environ.get(ENVIRONMENT)
         if not name:
             raise GateNotFound(None, f"the environment variable {ENVIRONMENT} names no gate")
-        return cls.open(name)
+        try:
+            return cls.open(name)
+        except ValueError as error:
+            if isinstance(error, LayoutMismatch):
+                raise
+            raise ValueError(f"the environment variable {ENVIRONMENT}: {error}") from None
 
     @staticmethod
     def remove(name: str) -> None:
