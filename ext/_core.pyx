@@ -1,4 +1,5 @@
-# cython: language_level=3, freethreading_compatible=True, auto_pickle=False, autotestdict=False, embedsignature=True, embedsignature.format=clinic
+# cython: language_level=3, freethreading_compatible=True, auto_pickle=False, autotestdict=False
+# cython: embedsignature=True, embedsignature.format=clinic, binding=False
 """The compiled core: converts arguments, maps errors, owns lifetimes. The algorithm is in the C files beside it.
 
 Methods of one object exclude each other on builds without a GIL (a critical section on the object, process-local),
@@ -22,6 +23,7 @@ import os
 import reprlib
 import time
 import weakref
+from types import MethodDescriptorType
 
 from gatecount.errors import GateClosed, LayoutMismatch, NotOwner, SlotsExhausted, UnknownCap
 
@@ -30,6 +32,27 @@ cdef extern from "string.h":
 
 cdef extern from "Python.h":
     int64_t as_int64 "PyLong_AsLongLongAndOverflow"(object value, int *overflow) except? -1
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject
+    ctypedef struct PyMethodDef
+    ctypedef struct PyMethodDescrObject:
+        PyMethodDef *d_method
+    object PyDescr_NewMethod(PyTypeObject *cls, PyMethodDef *method)
+
+
+def adopt(cls):
+    """Give a class methods of its own made from those that it inherits from a class of this module; a decorator.
+
+    CPython calls a compiled method directly, without a bound method in between, only if the object is of the very
+    class that the method was made for. This saves a fifth of the time of a reserve.
+    """
+    for base in cls.__mro__[1:]:
+        for name, method in vars(base).items():
+            if isinstance(method, MethodDescriptorType) and not name.startswith("__") and name not in vars(cls):
+                setattr(cls, name, PyDescr_NewMethod(<PyTypeObject *>cls, (<PyMethodDescrObject *>method).d_method))
+    return cls
+
 
 MAX_SLOTS = LAYOUT_MAX_SLOTS
 MAX_CAPS = LAYOUT_MAX_CAPS

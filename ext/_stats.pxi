@@ -90,7 +90,7 @@ cdef class StatsCore:
         if self.view.itemsize != sizeof(word_t) or self.view.ndim != 1 or \
                 self.view.format == NULL or self.view.format.decode().lstrip("@=<") not in ("q", "l"):
             raise self._wrong(buffer)
-        if self.view.strides[0] != sizeof(word_t):
+        if self.view.strides != NULL and self.view.strides[0] != sizeof(word_t):  # ctypes arrays give none
             raise ValueError("mp_admission_counters must be contiguous, not every so many words of another array")
         if self.view.len < clients * <Py_ssize_t>(LAYOUT_WORDS_PER_LINE * sizeof(word_t)):
             raise ValueError(f"mp_admission_counters has {self.view.len // 8} words, but client_count {clients} "

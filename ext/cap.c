@@ -26,9 +26,10 @@ static inline bool state_names(uint64_t state, uint32_t slot, uint64_t sequence)
     return state_slot(state) == slot && (state & STATE_TAG_MASK) == (sequence & STATE_TAG_MASK);
 }
 
-static inline uint64_t op_sequence(uint64_t op) { return op >> 1; }
+/* Operations are numbered from 1, so that a ledger of zeros means: number 1 is next, and no number was ever helped. */
+static inline uint64_t op_sequence(uint64_t op) { return (op >> 1) + 1; }
 
-static inline uint64_t op_idle(uint64_t sequence) { return sequence << 1; }
+static inline uint64_t op_idle(uint64_t sequence) { return (sequence - 1) << 1; }
 
 /* Write the intent: what `held` will be, then that operation `sequence` is pending.
  * Release on op, so that next is there for whoever sees it pending (pairs with the acquire in cap_recover). */

@@ -53,12 +53,15 @@
  * stored with release so that an audit that reads a settled `held` also sees the swap that it stems from.
  *
  * op and helped are never reset, not even for the slot's next owner: a late helper of the last owner's operation s
- * must not be able to vouch for a new owner's s.
+ * must not be able to vouch for a new owner's s. Numbers begin at 1, for helped begins at 0: in a new slot that would
+ * vouch for an operation 0 that never took place.
  *
  * Not guaranteed. The tag wraps after 2^22 operations of one slot. A process stalled between its read of state and
  * its swap for exactly a multiple of that, with the same total and slot at the end, overwrites an operation that it
- * did not help; if that slot's owner is killed before its next instruction, its units stay granted. That errs to the
- * safe side (units too few, never too many) and an audit ends it.
+ * did not help. If moreover that slot's owner is killed in the few instructions between this operation's swap and its
+ * settling, recovery takes it for not applied: after a reserve its units stay granted, after a release they are given
+ * back twice. Likewise an audit stalled for such a round between its reads and its swap corrects to an old sum. Each
+ * lasts until the next audit. (tests/model shows all three with a tag of one bit.)
  *
  * Threads. Calls for one slot must not overlap: its ledger is written like a single-threaded program's. Calls for
  * different slots may, from any thread of any process.

@@ -88,7 +88,7 @@ struct layout_counter {
 };
 
 struct layout_ledger {
-    alignas(LAYOUT_LINE) _Atomic uint64_t op; /* operation number x 2 + pending */
+    alignas(LAYOUT_LINE) _Atomic uint64_t op; /* (operation number - 1) x 2 + pending */
     _Atomic uint64_t held;                    /* units that the slot holds */
     _Atomic uint64_t next;                    /* what held becomes if the pending operation succeeds */
     _Atomic uint64_t helped;                  /* highest operation another process saw succeed */

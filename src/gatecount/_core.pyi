@@ -1,5 +1,7 @@
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, TypeVar, overload
+
+_Class = TypeVar("_Class", bound=type)
 
 MAX_SLOTS: int
 MAX_CAPS: int
@@ -10,6 +12,7 @@ WORDS_PER_SLOT: int
 DIRECTORY: str
 MODES: dict[str, int]
 
+def adopt(cls: _Class) -> _Class: ...
 def check_int(value: object, name: str, low: int, high: int) -> int: ...
 def forks() -> int: ...
 

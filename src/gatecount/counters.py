@@ -17,6 +17,7 @@ from gatecount.sharing import attach, reduce_to_descriptor
 _BUFFER_KEY = "mp_admission_counters"
 
 
+@_core.adopt
 class AtomicArray(_core.AtomicWords):
     """Signed 64-bit words in shared memory, with atomic operations on each.
 
@@ -29,6 +30,8 @@ class AtomicArray(_core.AtomicWords):
     being started (spawn, forkserver). Safe to use from any thread and process. Raises TypeError,
     ValueError, OverflowError, and OSError if there is no memory for it.
     """
+
+    __slots__ = ()
 
     def __new__(cls, n_or_values: int | Iterable[int]) -> Self:
         values = None
@@ -62,6 +65,8 @@ class AdmissionCounters(_core.CounterWords):
     Raises TypeError, ValueError, and OSError if there is no memory for it.
     """
 
+    __slots__ = ()
+
     def __new__(cls, client_count: int, limit: int) -> Self:
         slots = check_int(client_count, "client_count", 1, MAX_SLOTS)
         units = check_int(limit, "limit", 0, MAX_LIMIT)
@@ -85,6 +90,7 @@ def _rebuild_counters(descriptor: object, cls: type[AdmissionCounters]) -> Admis
     return _core.CounterWords.__new__(cls, attach(descriptor))
 
 
+@_core.adopt
 class SharedAdmissionStats(_core.StatsCore):
     """What one process shows of its requests, and what it sees of everybody's.
 
@@ -98,6 +104,8 @@ class SharedAdmissionStats(_core.StatsCore):
     write; a forked child that goes on with its living parent's index gets NotOwner. Raises TypeError,
     ValueError.
     """
+
+    __slots__ = ()
 
     def __init__(self, client_config: Mapping[str, Any], client_count: int, client_index: int) -> None:
         if not isinstance(client_config, Mapping):

@@ -148,6 +148,7 @@ class Permit:
         return f"<Permit {dict(self.amounts)} of {self._gate!r}, {state}>"
 
 
+@_core.adopt
 class Gate(_core.GateCore):
     """Limits that all processes of a service share; made by `create`, `open` or `from_env`.
 
@@ -161,6 +162,8 @@ class Gate(_core.GateCore):
     its own. Reading never writes to shared memory. Anonymous gates, and named ones too, can be pickled
     to a child while it is being started. A context manager: leaving it closes the gate.
     """
+
+    __slots__ = ("name",)
 
     name: str | None
     """The name that `open` takes; None for an anonymous gate."""

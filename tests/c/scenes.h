@@ -93,6 +93,24 @@ static void fill_all_caps(struct stage *stage)
     hold(&stage->others[0], 0, LIMIT - 3);
 }
 
+/* The victim's slot is as new: no operation ever, nobody in the state words. */
+static void renew_the_slot(struct stage *stage)
+{
+    all_hold_one(stage);
+    for (uint32_t i = 0; i < CAPS; i++) {
+        struct cap *cap = &stage->others[0].caps[i];
+        memset(&cap->ledgers[VICTIM], 0, sizeof cap->ledgers[VICTIM]);
+        atomic_store(&cap->shared->state, (uint64_t)cap_total(cap) << 32 | (uint64_t)LAYOUT_MAX_SLOTS << 22);
+    }
+}
+
+static void come_with_nothing(struct stage *stage, struct gate *gate)
+{
+    gate_initialise(gate, &stage->segment);
+    if (gate_claim(gate, VICTIM) != OWNER_OK)
+        _exit(3);
+}
+
 static void come_with_two(struct stage *stage, struct gate *gate)
 {
     gate_initialise(gate, &stage->segment);
@@ -220,6 +238,7 @@ static const struct scene SCENES[] = {
     {"reserve", all_hold_one, come_with_two, play_reserve},
     {"release", all_hold_one, come_with_two, play_release},
     {"refuse", fill_all_caps, come_with_two, play_reserve},
+    {"first reserve", renew_the_slot, come_with_nothing, play_reserve},
     {"set_limit", all_hold_one, come_with_two, play_set_limit},
     {"reserve two caps", all_hold_one, come_with_two, play_reserve_all},
     {"reserve two caps, undone", fill_last_cap, come_with_two, play_undo},
@@ -232,6 +251,6 @@ static const struct scene SCENES[] = {
     {"reclaim a helped swap", leave_a_helped_swap, come_with_two, play_reclaim},
 };
 #define SCENE_COUNT (sizeof SCENES / sizeof *SCENES)
-#define FIRST_SCENES 3 /* the core of it */
+#define FIRST_SCENES 4 /* the core of it */
 
 #endif

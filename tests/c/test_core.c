@@ -75,8 +75,22 @@ static void recovery_finishes_what_the_books_say_was_pending(void)
     atomic_store(&dead->held, 0);
     atomic_store(&dead->op, op - 2 + 1);
     CHECK(cap_reserve(&cap, 1, 1, CAP_UNBOUNDED) == CAP_DONE);
-    CHECK(atomic_load(&dead->helped) == (op - 2) >> 1);
+    CHECK(atomic_load(&dead->helped) == op >> 1); /* op is (number - 1) x 2, and has gone on by one */
     CHECK(cap_recover(&cap, 0) == 4 && cap_total(&cap) == 1 && cap_recover(&cap, 0) == 0);
+    segment_close(&segment);
+}
+
+static void recovery_gives_nothing_back_for_a_first_operation_that_was_not_applied(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 1, LAYOUT_HARD);
+    struct cap cap = segment_cap(&segment, 0);
+    struct layout_ledger *dead = &cap.ledgers[0];
+    CHECK(atomic_load(&dead->op) == 0 && atomic_load(&dead->helped) == 0);
+    atomic_store(&dead->next, 1); /* killed in the first reserve this slot ever saw, before the swap */
+    atomic_store(&dead->op, 1);
+    CHECK(cap_reserve(&cap, 1, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_recover(&cap, 0) == 0 && cap_total(&cap) == 1 && cap_held(&cap, 0) == 0);
     segment_close(&segment);
 }
 
@@ -252,6 +266,7 @@ int main(void)
 {
     a_cap_grants_up_to_its_limit_and_not_one_more();
     recovery_finishes_what_the_books_say_was_pending();
+    recovery_gives_nothing_back_for_a_first_operation_that_was_not_applied();
     an_audit_repairs_a_wrong_total_and_nothing_else();
     several_caps_are_reserved_all_or_nothing();
     an_approximate_cap_decides_by_the_sum_of_the_counters();
