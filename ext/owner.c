@@ -130,6 +130,7 @@ static uint64_t read_namespaces(void) { return 1; } /* there is only one */
 
 static struct self who_am_i(void)
 {
+    pthread_once(&once, watch_forks); /* or a child would take itself for its parent */
     pthread_mutex_lock(&mutex);
     if (!self.known) {
         self = (struct self){.known = true, .pid = (uint32_t)getpid(), .namespaces = read_namespaces()};
@@ -174,8 +175,8 @@ static bool open_description(struct owner *owner)
 {
     if (owner->lock_fd >= 0)
         return true;
-#ifdef F_OFD_SETLK
     pthread_once(&once, watch_forks);
+#ifdef F_OFD_SETLK
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", owner->segment->fd);
     pthread_mutex_lock(&mutex); /* no fork between the opening and the registration */
@@ -192,7 +193,6 @@ static bool open_description(struct owner *owner)
     errno = error;
     return owner->lock_fd >= 0 || error == ENOENT || error == EACCES || error == EPERM;
 #else
-    pthread_once(&once, watch_forks);
     return true;
 #endif
 }

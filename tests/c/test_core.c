@@ -26,6 +26,32 @@ static void end_gate(struct gate *gate)
     free(gate);
 }
 
+/* The first of all tests: nothing has asked to be told of forks before the look. */
+static void a_child_does_not_take_itself_for_a_parent_that_only_looked(void)
+{
+    struct segment segment;
+    struct owner_info info;
+    check_segment(&segment, 1, 1, 5, LAYOUT_HARD);
+    struct owner looker;
+    owner_initialise(&looker, &segment);
+    struct layout_owner *line = segment_owners(&segment);
+    atomic_store(&line->word, UINT64_C(2) << 62 | UINT64_C(1) << 39); /* live, pid 1, without a lock */
+    CHECK(owner_look(&looker, 0, &info) && info.pid == 1 && info.alive);
+    atomic_store(&line->word, 0);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        struct gate *gate = new_gate(&segment, 0);
+        CHECK(owner_look(&gate->owner, 0, &info) && info.pid == (uint32_t)getpid());
+        _exit(check_failures ? 1 : 0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    owner_close(&looker);
+    segment_close(&segment);
+}
+
 static void a_cap_grants_up_to_its_limit_and_not_one_more(void)
 {
     struct segment segment;
@@ -264,6 +290,7 @@ static void a_segment_has_the_documented_size_and_is_sealed(void)
 
 int main(void)
 {
+    a_child_does_not_take_itself_for_a_parent_that_only_looked();
     a_cap_grants_up_to_its_limit_and_not_one_more();
     recovery_finishes_what_the_books_say_was_pending();
     recovery_gives_nothing_back_for_a_first_operation_that_was_not_applied();
