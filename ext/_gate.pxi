@@ -1,18 +1,25 @@
 # A gate: one process's slot, and reserves by cap.
 
+# Seconds for which a claim waits: for a slot that another is just claiming or freeing; and for one that looks taken,
+# for a reclaimer that has the lock of a dead owner's slot looks like that owner until it has written its own word.
+cdef double MOVING_PATIENCE = 1.0
+cdef double TAKEN_PATIENCE = 0.1
+
+
 cdef bint claim(gate_t *c, int slot) except -1:
-    """Claim a slot, or any; False if all have living owners. Gives others that are just claiming or freeing one up to
-    a second, and lets other threads run meanwhile: one of them may have claimed for us."""
+    """Claim a slot, or any; False if all have living owners. Lets other threads run while it waits: one of them may
+    have claimed for us."""
     cdef owner_result result
-    deadline = time.monotonic() + 1.0
+    begin = time.monotonic()
     while not owner_is_mine(&c.owner):
         result = gate_claim(c, slot)
+        if result == OWNER_OK:
+            break
         if result == OWNER_SYSTEM:
             raise OSError(errno, os.strerror(errno))
-        if result == OWNER_MOVING and time.monotonic() < deadline:
-            time.sleep(0.001)
-        elif result != OWNER_OK:
+        if time.monotonic() - begin > (MOVING_PATIENCE if result == OWNER_MOVING else TAKEN_PATIENCE):
             return False
+        time.sleep(0.001)
     return True
 
 

@@ -56,8 +56,9 @@ static enum owner_result claim_once(struct gate *gate, int slot)
 enum owner_result gate_claim(struct gate *gate, int slot)
 {
     enum owner_result result = claim_once(gate, slot);
-    if (result == OWNER_OK || result == OWNER_SYSTEM || gate_reclaim(gate) == 0)
+    if (result == OWNER_OK || result == OWNER_SYSTEM)
         return result;
+    gate_reclaim(gate);
     return claim_once(gate, slot);
 }
 
