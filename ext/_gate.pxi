@@ -6,9 +6,9 @@ cdef double MOVING_PATIENCE = 1.0
 cdef double TAKEN_PATIENCE = 0.1
 
 
-cdef bint claim(gate_t *c, int slot) except -1:
-    """Claim a slot, or any; False if all have living owners. Lets other threads run while it waits: one of them may
-    have claimed for us."""
+cdef bint claim(gate_t *c, int slot, double patience) except -1:
+    """Claim a slot, or any; False if all have living owners, which is believed after `patience` seconds. Lets other
+    threads run while it waits: one of them may have claimed for us."""
     cdef owner_result result
     begin = time.monotonic()
     while not owner_is_mine(&c.owner):
@@ -17,7 +17,7 @@ cdef bint claim(gate_t *c, int slot) except -1:
             break
         if result == OWNER_SYSTEM:
             raise OSError(errno, os.strerror(errno))
-        if time.monotonic() - begin > (MOVING_PATIENCE if result == OWNER_MOVING else TAKEN_PATIENCE):
+        if time.monotonic() - begin > (MOVING_PATIENCE if result == OWNER_MOVING else patience):
             return False
         time.sleep(0.001)
     return True
@@ -32,6 +32,7 @@ cdef class GateCore:
     cdef dict _index  # cap name -> index
     cdef int _default  # index of the cap meant where none is named; -1: there is none
     cdef bint _closed
+    cdef double _exhausted_until  # monotonic
     cdef object __weakref__
 
     def __cinit__(self, Segment segment, *_args, **_kwargs):
@@ -53,7 +54,10 @@ cdef class GateCore:
 
     cdef int _claim(self) except -1:
         self._open()
-        if not claim(&self.c, GATE_ANY_SLOT):
+        # Who has just waited in vain and asks again gets the answer at once: a server may ask for every request.
+        now = time.monotonic()
+        if not claim(&self.c, GATE_ANY_SLOT, 0.0 if now < self._exhausted_until else TAKEN_PATIENCE):
+            self._exhausted_until = now + 1.0
             raise SlotsExhausted(self.segment.c.shape.slots)
         self._open()  # another thread may have closed it while this one waited
         return 0
@@ -83,11 +87,12 @@ cdef class GateCore:
             return self.c.owner.slot
 
     def try_acquire(self, n=1, *, cap=None):
-        """Reserve n units and return True, or return False if there is no room. Never waits.
+        """Reserve n units and return True, or return False if there is no room. Never waits for room.
 
         n is from 1 to 4,294,967,295. cap is a name; "requests" if left out. In hard mode the answer is exact: False
         only if at one instant during the call granted + n exceeded the limit. In approximate mode each other process
-        may add one grant of its own on top. Threads of one process share its slot; a forked child gets its own.
+        may add one grant of its own on top. Threads of one process share its slot; a forked child gets its own. The
+        first call in a process claims the slot, and waits up to a second if one is just being freed.
         Raises GateClosed, SlotsExhausted (first use in a process), UnknownCap, TypeError, ValueError.
         """
         cdef int64_t units = to_units(n, "n", 1)

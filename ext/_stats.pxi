@@ -18,7 +18,7 @@ cdef class Seat:
             gate_close(&self.c)
 
     cdef int claim(self) except -1:
-        if not claim(&self.c, self.index):
+        if not claim(&self.c, self.index, TAKEN_PATIENCE):
             raise NotOwner(f"client_index {self.index} is in use by another living process: "
                            "each process needs an index of its own")
         self.t = [0, 0]
@@ -134,7 +134,7 @@ cdef class StatsCore:
             tally_charge(&seat.c, tally_count(&seat.t, number))
 
     def try_reserve(self, n=1, limit=None):
-        """Reserve n units and return True, or return False if there is no room. Never waits.
+        """Reserve n units and return True, or return False if there is no room. Never waits for room.
 
         n is from 1, limit from 0 to 4,294,967,295. Over a hard buffer this is exact, and a limit smaller than the
         buffer's bounds this call. Over a plain one limit must be given, and each other process may add one grant of

@@ -102,6 +102,17 @@ static bool reserve_space(int fd, uint64_t size)
 #endif
 }
 
+/* Tell whether the machine has that much memory at all. Nothing else bounds a file that lives in memory alone: filling
+ * it would end in this process, or another, being killed. */
+static bool fits_in_memory(uint64_t size)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0 || size <= (uint64_t)pages * (uint64_t)page)
+        return true;
+    errno = ENOMEM;
+    return false;
+}
+
 static int open_anonymous(void)
 {
 #ifdef __linux__
@@ -172,7 +183,7 @@ enum segment_result segment_create(struct segment *segment, const struct segment
     segment->fd = path ? open_named(path, permissions) : open_anonymous();
     if (segment->fd < 0)
         return fail(segment, SEGMENT_SYSTEM);
-    bool made = reserve_space(segment->fd, segment->size) && map(segment);
+    bool made = (path || fits_in_memory(segment->size)) && reserve_space(segment->fd, segment->size) && map(segment);
 #ifdef F_ADD_SEALS
     if (made && !path)
         made = fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;

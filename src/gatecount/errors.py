@@ -9,6 +9,8 @@ An error means that the call changed nothing and that no permit was lost.
 
 from __future__ import annotations
 
+import errno
+
 
 class GatecountError(Exception):
     """Base of every error of this package."""
@@ -35,6 +37,7 @@ class GateNotFound(GatecountError, FileNotFoundError):
 
     def __init__(self, name: str | None, message: str) -> None:
         super().__init__(message)
+        self.errno = errno.ENOENT
         self.name = name
 
     def __reduce__(self) -> tuple[type[GateNotFound], tuple[str | None, str]]:
@@ -49,6 +52,7 @@ class GateExists(GatecountError, FileExistsError):
             f"gate {name!r} exists already: open it with Gate.open({name!r}), adopt it with "
             f"exist_ok=True, or remove it with Gate.remove({name!r})"
         )
+        self.errno = errno.EEXIST
         self.name = name
 
     def __reduce__(self) -> tuple[type[GateExists], tuple[str]]:

@@ -268,6 +268,8 @@ static void a_segment_has_the_documented_size_and_is_sealed(void)
         for (uint32_t slots = 1; slots <= LAYOUT_MAX_SLOTS; slots += 73)
             CHECK(layout_size(slots, caps, 0) <= 200u * slots * caps + 4096u);
     struct segment segment, again;
+    struct segment_shape huge = {0, 0, LAYOUT_MAX_WORDS, LAYOUT_PLAIN};
+    CHECK(segment_create(&segment, &huge, NULL, 0) == SEGMENT_SYSTEM && errno == ENOMEM && segment.fd == -1);
     check_segment(&segment, 3, 2, 4, LAYOUT_HARD);
     CHECK((uintptr_t)segment_counters(&segment, 0) % LAYOUT_LINE == 0);
     CHECK(ftruncate(segment.fd, 10) != 0 && ftruncate(segment.fd, 1 << 20) != 0);

@@ -12,9 +12,15 @@ from typing import Any
 import psutil
 import pytest
 
-from gatecount import Gate, LayoutMismatch
-from processes.workers import acquire_and_end, acquire_and_exit, hold_and_fork
-from support import DEADLINE, Crew, Remote, path_of, same, wait_until
+from gatecount import AtomicArray, Gate, LayoutMismatch
+from processes.workers import (
+    acquire_and_end,
+    acquire_and_exit,
+    heirs,
+    hold_and_fork,
+    reclaim_with_heirs,
+)
+from support import DEADLINE, Crew, Remote, path_of, same, scaled, wait_until
 
 LIMITS = {"requests": 10, "tokens": 1000}
 
@@ -68,7 +74,7 @@ def test_a_dead_owner_is_shown_in_no_slot_and_counts_until_it_is_reclaimed(
 
 
 def test_telling_of_a_dead_owner_writes_nothing(gate_name: str, crew: Crew) -> None:
-    with Gate.create(gate_name, limits=LIMITS, slots=4) as gate:
+    with Gate.create(gate_name, limits=LIMITS, slots=4):
         victim = Remote(crew, Gate.open, gate_name)
         assert victim.call("try_acquire", 4)
         victim.kill()
@@ -176,6 +182,18 @@ def test_several_that_reclaim_at_once_reclaim_each_dead_owner_once(crew: Crew) -
             assert caps(gate) == (0, 0)
         cap = gate.statistics().caps["requests"]
         assert (cap.reclaimed, cap.admitted, cap.repairs) == (30, 30, 0)
+
+
+def test_an_heir_gets_the_slot_of_a_dead_owner_while_others_reclaim_it(gate_name: str) -> None:
+    """It must not take a slot for owned that a rival is just about to free."""
+    words, count = AtomicArray(1), scaled(120)
+    with Gate.create(gate_name, limits=LIMITS, slots=1) as gate, Crew("spawn") as crew:
+        crew.start(reclaim_with_heirs, gate, words, count)
+        crew.start(heirs, gate, words, count)
+        crew.join()
+        gate.reclaim()
+        assert caps(gate) == (0, 0)
+        assert gate.statistics().caps["requests"].reclaimed == count
 
 
 def test_a_service_killed_as_a_whole_starts_again_under_its_name(gate_name: str) -> None:

@@ -217,6 +217,30 @@ def generations(gate: Gate, count: int) -> None:
         assert os.waitpid(worker, 0) == (worker, 0), f"worker {number}"
 
 
+def heirs(gate: Gate, words: AtomicArray, count: int) -> None:
+    """Fork so many workers, each of which needs the only slot, and ends without giving it back."""
+    try:
+        for number in range(1, count + 1):
+            worker = os.fork()
+            if worker == 0:
+                meet(words, 0, 2 * number)
+                os._exit(0 if gate.try_acquire() else 1)
+            assert os.waitpid(worker, 0) == (worker, 0), f"heir {number}"
+    finally:
+        words.store(0, 2 * count)  # whoever waits for the next one goes on
+
+
+def reclaim_with_heirs(gate: Gate, words: AtomicArray, count: int) -> None:
+    """Reclaim while each of them is about to, a little earlier or later."""
+    chance = random.Random(count)
+    for number in range(1, count + 1):
+        pause = range(chance.randrange(3_000))
+        meet(words, 0, 2 * number)
+        for _ in pause:
+            pass
+        gate.reclaim()
+
+
 def stats_hold_and_fork(
     buffer: Any, clients: int, index: int, answer: Any, lifeline: int, other_end: int
 ) -> None:
