@@ -21,6 +21,10 @@ test: $(VENV)/.test  ## Check types, style and all of the fast tests (under 5 mi
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: verify
+verify: $(VENV)/.test  ## Run the whole proof and print a table of what was tried (under 25 minutes)
+	$(BIN)/python tests/verify.py $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.bench  ## Measure against competitors and print one table of ratios
 	$(BIN)/python -m pytest -c benchmarks/pytest.ini benchmarks $(ARGS)

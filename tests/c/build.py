@@ -27,8 +27,8 @@ def build(
     Raises CalledProcessError, with what the compiler said in its stderr.
     """
     binary = where / f"{program}-{compiler}-{abs(hash(flags))}"
-    sources = [str(ROOT / "tests" / "c" / f"{program}.c"), *(str(core / f"{name}.c") for name in SOURCES)]
+    files = [ROOT / "tests" / "c" / f"{program}.c", *(core / f"{name}.c" for name in SOURCES)]
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{core}", "-pthread"]
-    command = [compiler, *strict, *flags, *sources, "-o", str(binary)]
+    command = [compiler, *strict, *flags, *map(str, files), "-o", str(binary)]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return binary

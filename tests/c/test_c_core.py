@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from c.build import ADDRESS, COMPILER, ROOT, THREAD, build
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no compiler {COMPILER!r}")
