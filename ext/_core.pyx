@@ -5,6 +5,9 @@
 Methods of one object exclude each other on builds without a GIL (a critical section on the object, process-local),
 which is what the C code asks of its caller. Nothing here gives up the GIL but what may wait: opening a file that is
 being created, and claiming a slot that is being freed.
+
+Every class that points into a mapping is no_gc_clear: the collector of cycles must not take its segment away before
+__dealloc__ has freed its slot, or while a finalizer may still use it. None of them can be a cycle by itself.
 """
 
 cimport cython

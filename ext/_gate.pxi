@@ -23,6 +23,7 @@ cdef bint claim(gate_t *c, int slot, double patience) except -1:
     return True
 
 
+@cython.no_gc_clear
 cdef class GateCore:
     """Reserve and release under the caps of a segment. Claims a slot by itself at the first reserve, and again in a
     forked child, which owns nothing of its parent's."""
@@ -217,6 +218,7 @@ cdef class GateCore:
             gate_close(&self.c)
 
 
+@cython.no_gc_clear
 cdef class GateCounters(Words):
     """One cap's counters of a gate."""
 

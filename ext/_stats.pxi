@@ -1,5 +1,6 @@
 # What a host publishes per process, over a plain array or over the counters of a hard cap.
 
+@cython.no_gc_clear
 cdef class Seat:
     """One process's claim on one slot of a hard buffer, and its tally. Claimed at first use, and again after a fork."""
 
@@ -40,6 +41,7 @@ cdef class PlainTally:
 cdef object _plain_tallies = weakref.WeakValueDictionary()  # by the address of the word
 
 
+@cython.no_gc_clear
 cdef class StatsCore:
     """SharedAdmissionStats without its constructor's conveniences."""
 

@@ -3,6 +3,7 @@
 cdef char *FORMAT = b"q"
 
 
+@cython.no_gc_clear
 cdef class Words:
     """Shared signed 64-bit words as a sequence and a buffer: the contract of RawArray("q"), but for values outside
     64 bits, which raise OverflowError where RawArray wraps."""
@@ -78,6 +79,7 @@ cdef class Words:
         return <size_t>self.words
 
 
+@cython.no_gc_clear
 cdef class AtomicWords(Words):
     """Plain words with atomic operations."""
 
@@ -112,6 +114,7 @@ cdef class AtomicWords(Words):
         return atomics_compare_exchange(&self.words[i], old, new)
 
 
+@cython.no_gc_clear
 cdef class CounterWords(Words):
     """The counters of cap 0 of a segment, 8 words per slot, and the seats that this process has taken behind them."""
 

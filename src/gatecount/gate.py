@@ -117,14 +117,17 @@ class Permit:
             return
         if self._gate.closed:
             return
-        failed: NotOwner | None = None
+        failed: list[NotOwner] = []
         for cap, n in amounts.items():
             try:
                 self._gate.release(n, cap=cap)
             except NotOwner as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+                failed.append(error)
+        if failed:
+            try:
+                raise failed[0]
+            finally:
+                failed.clear()  # or error, traceback, frame and gate would keep each other
 
     def __enter__(self) -> Self:
         return self
