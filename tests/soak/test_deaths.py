@@ -1,4 +1,4 @@
-"""Deaths at bad moments: together, before one's children, while cleaning up, while another is claiming."""
+"""Deaths at bad moments: together, before one's children, while cleaning up, while another claims."""
 
 from __future__ import annotations
 
