@@ -25,8 +25,9 @@ include "_c.pxi"
 import os
 import reprlib
 import time
+import warnings
 import weakref
-from types import MethodDescriptorType
+from types import MappingProxyType, MethodDescriptorType
 
 from gatecount.errors import GateClosed, LayoutMismatch, NotOwner, SlotsExhausted, UnknownCap
 
@@ -140,6 +141,7 @@ cdef object _failure(segment_result result, str name):
     return LayoutMismatch(name, segment_explain(result).decode())
 
 
+@cython.no_gc_clear
 cdef class Segment:
     """A mapped segment. Unmapped when the last object that uses it is gone; never before."""
 

@@ -36,7 +36,7 @@ cdef class GateCore:
     cdef double _exhausted_until  # monotonic
     cdef object __weakref__
 
-    def __cinit__(self, Segment segment, *_args, **_kwargs):
+    def __cinit__(self, Segment segment not None, *_args, **_kwargs):
         self._closed = True
         self.segment = segment
         self._index = {name: i for i, name in enumerate(segment.caps)}
@@ -60,7 +60,9 @@ cdef class GateCore:
         if not claim(&self.c, GATE_ANY_SLOT, 0.0 if now < self._exhausted_until else TAKEN_PATIENCE):
             self._exhausted_until = now + 1.0
             raise SlotsExhausted(self.segment.c.shape.slots)
-        self._open()  # another thread may have closed it while this one waited
+        if self._closed:  # by another thread, while this one waited
+            gate_close(&self.c)
+            raise GateClosed()
         return 0
 
     cdef inline int _ready(self) except -1:
@@ -120,22 +122,22 @@ cdef class GateCore:
             f"n is {units}, but this process holds {held} of cap {self.segment.caps[index]!r}: "
             "release only what this process reserved", requested=units, held=held)
 
-    def reserve_all(self, tuple amounts):
-        """Reserve (cap index, n) pairs, all or nothing; return the index of the cap that refused, or -1."""
-        cdef uint32_t wanted[32]
+    def _admit(self, kind, dict amounts):
+        """Reserve units per cap name, all or nothing, and return a permit of that kind, or the name of the cap that
+        refused. Nothing can come between the reserve and the permit, not even a signal handler that raises."""
+        cdef PermitCore permit = kind.__new__(kind)
         cdef uint32_t refused_by = 0
-        memset(wanted, 0, sizeof(wanted))
-        for index, units in amounts:
-            wanted[<int>index] = <uint32_t>units
+        for name, n in amounts.items():
+            permit.units[self._cap(name)] = <uint32_t>to_units(n, name, 1)
+        permit.gate = self
+        permit.amounts = MappingProxyType(amounts)
         with cython.critical_section(self):
             self._ready()
-            if gate_reserve_all(&self.c, wanted, &refused_by) == CAP_DONE:
-                return -1
-            return refused_by
-
-    def cap_index(self, cap):
-        """Return the index of a cap by name, or raise UnknownCap."""
-        return self._cap(cap)
+            if gate_reserve_all(&self.c, permit.units, &refused_by) != CAP_DONE:
+                return self.segment.caps[refused_by]
+            permit.forks = owner_forks()
+            permit.held = True
+        return permit
 
     def held(self, *, cap=None):
         """Return the units that this process holds under a cap."""
@@ -172,6 +174,8 @@ cdef class GateCore:
         """Return (in_flight, limit, peak, admitted, refused, reclaimed, repairs) of a cap. Writes nothing."""
         cdef statistics_t s
         self._open()
+        if not 0 <= index < len(self.segment.caps):
+            raise IndexError(f"cap {index} of {len(self.segment.caps)}")
         gate_statistics(&self.segment.c, index, &s)
         return s.in_flight, s.limit, s.peak, s.admitted, s.refused, s.reclaimed, s.repairs
 
@@ -219,9 +223,73 @@ cdef class GateCore:
 
 
 @cython.no_gc_clear
+cdef class PermitCore:
+    """Units granted under one or several caps, given back once: by whoever comes first, or when dropped."""
+
+    cdef readonly GateCore gate
+    cdef readonly object amounts  # units per cap name, read-only
+    cdef uint32_t units[32]  # the same by index
+    cdef uint32_t forks
+    cdef bint held
+    cdef object __weakref__
+
+    def __dealloc__(self):
+        # Not in a forked child: there it is the parent's.
+        if self.held and self.forks == owner_forks() and not self.gate._closed:
+            self._give_back()
+            # Where warnings are errors, Cython shows it as from any finalizer.
+            warnings.warn(f"Permit {dict(self.amounts)} was dropped without release", ResourceWarning)
+
+    cdef int _give_back(self) except? -2:
+        """Release what is held; return the index of the first cap of which less was left, or -1."""
+        cdef int short_of = -1
+        cdef uint32_t i
+        self.held = False
+        with cython.critical_section(self.gate):
+            if owner_is_mine(&self.gate.c.owner):
+                for i in range(self.gate.segment.c.shape.caps):
+                    if self.units[i] and gate_release(&self.gate.c, i, self.units[i]) != CAP_DONE and short_of < 0:
+                        short_of = i
+        return short_of
+
+    @property
+    def released(self):
+        """Whether the units were given back."""
+        return not self.held
+
+    def release(self):
+        """Give the units back; a second call does nothing.
+
+        Raises NotOwner in a process other than the one they were granted to, and if `Gate.release` has given them
+        back already; what is left of them under other caps is given back all the same.
+        """
+        cdef int short_of
+        if self.forks != owner_forks():
+            raise NotOwner("this permit was granted to the parent process, which still holds it")
+        with cython.critical_section(self):
+            if not self.held:
+                return
+            short_of = self._give_back()
+        if short_of >= 0 and not self.gate._closed:
+            raise self.gate._not_held(short_of, self.units[short_of])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self.forks == owner_forks():  # a child forked inside the block leaves it, too, but holds nothing
+            self.release()
+
+    def __repr__(self):
+        if self.gate is None:
+            return "<Permit, never granted>"
+        return f"<{type(self).__name__} {dict(self.amounts)} of {self.gate!r}, {'held' if self.held else 'released'}>"
+
+
+@cython.no_gc_clear
 cdef class GateCounters(Words):
     """One cap's counters of a gate."""
 
-    def __cinit__(self, Segment segment):
+    def __cinit__(self, Segment segment not None):
         self.segment = segment
         self.n = segment.c.shape.slots * LAYOUT_WORDS_PER_LINE

@@ -9,7 +9,7 @@ cdef class Seat:
     cdef Segment segment
     cdef int index
 
-    def __cinit__(self, Segment segment, int index):
+    def __cinit__(self, Segment segment not None, int index):
         self.segment = segment
         self.index = index
         gate_initialise(&self.c, &segment.c)

@@ -83,7 +83,7 @@ cdef class Words:
 cdef class AtomicWords(Words):
     """Plain words with atomic operations."""
 
-    def __cinit__(self, Segment segment, *_args, **_kwargs):
+    def __cinit__(self, Segment segment not None, *_args, **_kwargs):
         self.segment = segment
         self.words = segment_words(&segment.c)
         self.n = segment.c.shape.words
@@ -120,7 +120,7 @@ cdef class CounterWords(Words):
 
     cdef dict _seats
 
-    def __cinit__(self, Segment segment, *_args, **_kwargs):
+    def __cinit__(self, Segment segment not None, *_args, **_kwargs):
         self.segment = segment
         self.words = segment_counters(&segment.c, 0)
         self.n = segment.c.shape.slots * LAYOUT_WORDS_PER_LINE

@@ -48,6 +48,13 @@ static uint64_t word_make(enum role role, bool locked, const struct self *who)
 
 /* ---- fork ---------------------------------------------------------------------------------------------------- */
 
+static void close_description(struct owner *owner)
+{
+    if (segment_owns(owner->segment, owner->lock_fd))
+        close(owner->lock_fd);
+    owner->lock_fd = -1;
+}
+
 static void before_fork(void) { pthread_mutex_lock(&mutex); }
 
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&mutex); }
@@ -57,8 +64,7 @@ static void after_fork_in_child(void)
     atomic_fetch_add_explicit(&owner_fork_count, 1, memory_order_relaxed); /* relaxed: one thread */
     self.known = false;
     for (struct owner *owner = open_owners; owner; owner = owner->next) {
-        close(owner->lock_fd);
-        owner->lock_fd = -1;
+        close_description(owner);
         owner->link = NULL;
     }
     open_owners = NULL;
@@ -181,6 +187,12 @@ static bool open_description(struct owner *owner)
     snprintf(path, sizeof path, "/proc/self/fd/%d", owner->segment->fd);
     pthread_mutex_lock(&mutex); /* no fork between the opening and the registration */
     owner->lock_fd = open(path, O_RDWR | O_CLOEXEC);
+    int error = errno;
+    if (owner->lock_fd >= 0 && !segment_owns(owner->segment, owner->lock_fd)) {
+        close(owner->lock_fd); /* somebody closed our descriptor, and its number is another file's now */
+        owner->lock_fd = -1;
+        error = ENOENT;
+    }
     if (owner->lock_fd >= 0) {
         owner->next = open_owners;
         owner->link = &open_owners;
@@ -188,7 +200,6 @@ static bool open_description(struct owner *owner)
             open_owners->link = &owner->next;
         open_owners = owner;
     }
-    int error = errno;
     pthread_mutex_unlock(&mutex);
     errno = error;
     return owner->lock_fd >= 0 || error == ENOENT || error == EACCES || error == EPERM;
@@ -201,7 +212,7 @@ static enum lock take_lock(struct owner *owner, uint32_t slot)
 {
 #ifdef F_OFD_SETLK
     struct flock lock = lock_of(slot, F_WRLCK);
-    if (owner->lock_fd >= 0) {
+    if (segment_owns(owner->segment, owner->lock_fd)) {
         if (fcntl(owner->lock_fd, F_OFD_SETLK, &lock) == 0)
             return LOCK_GOT;
         if (errno == EAGAIN || errno == EACCES)
@@ -303,9 +314,7 @@ void owner_close(struct owner *owner)
             owner->next->link = owner->link;
         owner->link = NULL;
     }
-    if (owner->lock_fd >= 0)
-        close(owner->lock_fd);
-    owner->lock_fd = -1;
+    close_description(owner);
     pthread_mutex_unlock(&mutex);
 }
 

@@ -33,6 +33,10 @@
  * process that the word names. The lock is always taken before the word is written and dropped after it, so "locked"
  * in a word means: dead as soon as the lock can be had.
  *
+ * Not guaranteed. A process that closes all its descriptors, as some do to become daemons, drops its locks: do that
+ * before the first claim. (Whoever does it later is taken for dead. Whoever did it before gets no lock unless the
+ * segment's own descriptor survived, and is proved dead by its pid.)
+ *
  * Fork. A child inherits the descriptor and with it the lock, so that the parent's death would go unseen while the
  * child lives. Therefore a handler closes the child's copies, and counts the fork: a claim made before it is not the
  * child's (owner_is_mine).

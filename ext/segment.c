@@ -162,6 +162,11 @@ static int open_named(const char *path, mode_t permissions)
 
 static bool map(struct segment *segment)
 {
+    struct stat file;
+    if (fstat(segment->fd, &file) != 0)
+        return false;
+    segment->device = file.st_dev;
+    segment->inode = file.st_ino;
     void *base = mmap(NULL, segment->size, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd, 0);
     segment->base = base == MAP_FAILED ? NULL : base;
     return segment->base != NULL;
@@ -292,21 +297,27 @@ enum segment_result segment_open(struct segment *segment, const char *path, int 
     }
 }
 
+bool segment_owns(const struct segment *segment, int fd)
+{
+    struct stat file;
+    return fd >= 0 && fstat(fd, &file) == 0 && file.st_dev == segment->device && file.st_ino == segment->inode;
+}
+
 void segment_close(struct segment *segment)
 {
+    if (segment->fd >= 0 && (!segment->base || segment_owns(segment, segment->fd)))
+        close(segment->fd);
     if (segment->base)
         munmap(segment->base, segment->size);
-    if (segment->fd >= 0)
-        close(segment->fd);
     *segment = CLOSED;
 }
 
 enum segment_result segment_unlink(const struct segment *segment, const char *path)
 {
-    struct stat mine, named;
-    if (fstat(segment->fd, &mine) != 0 || lstat(path, &named) != 0)
+    struct stat named;
+    if (lstat(path, &named) != 0)
         return SEGMENT_SYSTEM;
-    if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) {
+    if (segment->device != named.st_dev || segment->inode != named.st_ino) {
         errno = ENOENT; /* our file has lost its name already */
         return SEGMENT_SYSTEM;
     }

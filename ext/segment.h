@@ -44,6 +44,8 @@ struct segment {
     uint64_t size;
     struct segment_shape shape;
     int fd;
+    dev_t device; /* of the mapped file: tells whether a descriptor still is ours */
+    ino_t inode;
 };
 
 enum segment_result {
@@ -78,6 +80,10 @@ enum segment_result segment_attach(struct segment *segment, int fd);
 
 /* Unmap and close. Does nothing to a closed one. */
 void segment_close(struct segment *segment);
+
+/* Tell whether a descriptor is one of the mapped file. A program may close descriptors that it did not open, and get
+ * their numbers for files of its own: those must be neither locked nor closed. */
+bool segment_owns(const struct segment *segment, int fd);
 
 /* Remove the name if it still is this segment's (a newer one of the same name is left alone). */
 enum segment_result segment_unlink(const struct segment *segment, const char *path);

@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from gatecount import Gate, GateFull, Permit
 from gatecount._core import DIRECTORY
 
 Value = TypeVar("Value")
@@ -157,3 +158,22 @@ def names(prefix: str) -> Iterator[str]:
     while True:
         number += 1
         yield f"{prefix}-{os.getpid()}-{number}"
+
+
+class Holder:
+    """A gate, and the permits of the process that made this: none can be sent to another."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.permits: list[Permit] = []
+
+    def admit(self, **amounts: int) -> bool:
+        """Tell whether a permit was granted, and keep it."""
+        try:
+            self.permits.append(self.gate.admit(**amounts))
+        except GateFull:
+            return False
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gate, name)

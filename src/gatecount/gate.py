@@ -13,14 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-import warnings
 from collections.abc import Mapping
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from gatecount import _core
 from gatecount._core import DIRECTORY, MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
-from gatecount.errors import GateExists, GateFull, GateNotFound, LayoutMismatch, NotOwner
+from gatecount.errors import GateExists, GateFull, GateNotFound, LayoutMismatch
 from gatecount.sharing import attach, reduce_to_descriptor
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 
@@ -79,76 +78,17 @@ def _check_mode(mode: object) -> str:
     return mode
 
 
-class Permit:
+class Permit(_core.PermitCore):
     """Units granted under one or several caps, to be released once: by `release`, or by `with`.
 
-    Belongs to the process that was granted it: a forked child that releases it gets NotOwner. May be
-    released from any thread; a second release does nothing, nor does one after the gate was closed,
-    which gave everything back. A permit dropped unreleased is released and warned of (ResourceWarning).
+    Belongs to the process that was granted it: a forked child that releases it gets NotOwner, and one
+    that leaves the `with` block leaves it alone. May be released from any thread; a second release does
+    nothing, nor does one after the gate was closed, which gave everything back. A permit dropped
+    unreleased is released and warned of (ResourceWarning). An exception from a signal handler loses
+    none: it is held by the permit, or it was not granted.
     """
 
-    __slots__ = ("_forks", "_gate", "_held", "amounts")
-
-    amounts: Mapping[str, int]
-    """Units per cap."""
-
-    def __init__(self, gate: Gate, amounts: Mapping[str, int]) -> None:
-        self._gate = gate
-        self.amounts = MappingProxyType(dict(amounts))
-        self._forks = _core.forks()
-        self._held = [self.amounts]  # emptied by whoever releases: list.pop is atomic
-
-    @property
-    def released(self) -> bool:
-        """Whether the units were given back."""
-        return not self._held
-
-    def release(self) -> None:
-        """Give the units back.
-
-        Raises NotOwner in a process other than the one they were granted to, and if `Gate.release` has
-        given them back already; what is left of them under other caps is given back all the same.
-        """
-        if self._forks != _core.forks():
-            raise NotOwner("this permit was granted to the parent process, which still holds it")
-        try:
-            amounts = self._held.pop()
-        except IndexError:
-            return
-        if self._gate.closed:
-            return
-        failed: list[NotOwner] = []
-        for cap, n in amounts.items():
-            try:
-                self._gate.release(n, cap=cap)
-            except NotOwner as error:
-                failed.append(error)
-        if failed:
-            try:
-                raise failed[0]
-            finally:
-                failed.clear()  # or error, traceback, frame and gate would keep each other
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        if getattr(self, "_held", None) and self._forks == _core.forks() and not self._gate.closed:
-            dropped = repr(self)
-            self.release()  # before the warning, which may be an error
-            warnings.warn(f"{dropped} was dropped without release", ResourceWarning, stacklevel=2)
-
-    def __repr__(self) -> str:
-        state = "released" if self.released else "held"
-        return f"<Permit {dict(self.amounts)} of {self._gate!r}, {state}>"
+    __slots__ = ()
 
 
 @_core.adopt
@@ -307,15 +247,11 @@ class Gate(_core.GateCore):
         GateClosed, SlotsExhausted, UnknownCap, TypeError, ValueError.
         """
         wanted = amounts or {"requests": 1}
-        pairs = tuple(
-            (self.cap_index(cap), check_int(n, cap, 1, MAX_LIMIT)) for cap, n in wanted.items()
-        )
-        refused_by = self.reserve_all(pairs)
-        if refused_by >= 0:
-            cap = self.segment.caps[refused_by]
-            in_flight, limit, *_ = self.cap_statistics(refused_by)
-            raise GateFull(cap, limit, in_flight, wanted[cap])
-        return Permit(self, wanted)
+        outcome = self._admit(Permit, wanted)
+        if isinstance(outcome, Permit):
+            return outcome
+        in_flight, limit, *_ = self.cap_statistics(self.segment.caps.index(outcome))
+        raise GateFull(outcome, limit, in_flight, wanted[outcome])
 
     def statistics(self) -> GateStatistics:
         """Return what can be told about the gate now, without writing to it. Raises GateClosed."""

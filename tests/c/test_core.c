@@ -202,6 +202,45 @@ static void a_slot_has_one_owner_and_a_forked_child_is_another(void)
 }
 
 /* Words as owner.h draws them: what an owner without a lock would have left behind. */
+/* A process closes what it did not open, and opens files of its own: they get the numbers of ours. */
+static void a_descriptor_that_became_another_file_is_neither_locked_nor_closed(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 4, LAYOUT_HARD);
+    struct gate *judge = new_gate(&segment, 1);
+    int started[2], go_on[2];
+    char byte;
+    REQUIRE(pipe(started) == 0 && pipe(go_on) == 0);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        REQUIRE(dup2(open("/dev/zero", O_RDWR), segment.fd) == segment.fd);
+        struct gate gate;
+        gate_initialise(&gate, &segment);
+        CHECK(gate_claim(&gate, 0) == OWNER_OK && gate.owner.lock_fd == -1);
+        CHECK(gate_reserve(&gate, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+        REQUIRE(write(started[1], "x", 1) == 1 && read(go_on[0], &byte, 1) == 1);
+        gate_close(&gate);
+        int fd = segment.fd;
+        segment_close(&segment);
+        CHECK(fcntl(fd, F_GETFD) != -1); /* not ours any more: still open */
+        _exit(check_failures ? 1 : 0);
+    }
+    REQUIRE(read(started[0], &byte, 1) == 1);
+    CHECK(gate_reclaim(judge) == 0 && cap_total(&judge->caps[0]) == 2);
+    REQUIRE(write(go_on[1], "x", 1) == 1);
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && cap_total(&judge->caps[0]) == 0);
+
+    int lock_fd = judge->owner.lock_fd; /* the same after the claim, in this process */
+    REQUIRE(dup2(open("/dev/zero", O_RDWR), lock_fd) == lock_fd);
+    end_gate(judge);
+    CHECK(fcntl(lock_fd, F_GETFD) != -1);
+    close(lock_fd);
+    segment_close(&segment);
+}
+
 static void an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reused(void)
 {
     const uint64_t locked = UINT64_C(1) << 61;
@@ -300,6 +339,7 @@ int main(void)
     several_caps_are_reserved_all_or_nothing();
     an_approximate_cap_decides_by_the_sum_of_the_counters();
     a_slot_has_one_owner_and_a_forked_child_is_another();
+    a_descriptor_that_became_another_file_is_neither_locked_nor_closed();
     an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reused();
     a_tally_keeps_reservations_that_are_not_counted_yet();
     words_are_atomic_and_wrap();

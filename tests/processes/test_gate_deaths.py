@@ -20,7 +20,7 @@ from processes.workers import (
     hold_and_fork,
     reclaim_with_heirs,
 )
-from support import DEADLINE, Crew, Remote, path_of, same, scaled, wait_until
+from support import DEADLINE, Crew, Holder, Remote, path_of, same, scaled, wait_until
 
 LIMITS = {"requests": 10, "tokens": 1000}
 
@@ -43,9 +43,9 @@ def caps(gate: Gate) -> tuple[int, int]:
 
 
 def test_reclaim_takes_back_what_a_killed_process_held_under_every_cap(gate: Gate, crew: Crew) -> None:
-    victim, other = Remote(crew, same, gate), Remote(crew, same, gate)
-    assert victim.call("reserve_all", ((0, 4), (1, 300))) == -1
-    assert other.call("reserve_all", ((0, 2), (1, 50))) == -1
+    victim, other = Remote(crew, Holder, gate), Remote(crew, Holder, gate)
+    assert victim.call("admit", requests=4, tokens=300)
+    assert other.call("admit", requests=2, tokens=50)
     victim.kill()
     assert caps(gate) == (6, 350)
     assert gate.reclaim() == 1
@@ -99,10 +99,10 @@ def test_whoever_would_be_refused_looks_for_the_dead_first(gate: Gate, crew: Cre
 def test_whoever_would_be_refused_by_one_cap_of_two_looks_for_the_dead_first(
     gate: Gate, crew: Crew
 ) -> None:
-    victim, other = Remote(crew, same, gate), Remote(crew, same, gate)
+    victim, other = Remote(crew, Holder, gate), Remote(crew, Holder, gate)
     assert victim.call("try_acquire", 1000, cap="tokens")
     victim.kill()
-    wait_until(lambda: other.call("reserve_all", ((0, 1), (1, 1000))) == -1)
+    wait_until(lambda: other.call("admit", requests=1, tokens=1000))
     assert caps(gate) == (1, 1000)
 
 

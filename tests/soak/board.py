@@ -59,9 +59,10 @@ STAGES = (
     "reclaim",
     "set_limit",
     "close and open",
+    "reserve and release in a hurry",
     "start",
 )
-BETWEEN, RESERVE, ADMIT, RELEASE, RECLAIM, SET_LIMIT, REOPEN, START = range(len(STAGES))
+BETWEEN, RESERVE, ADMIT, RELEASE, RECLAIM, SET_LIMIT, REOPEN, HURRIED, START = range(len(STAGES))
 
 RUN, STOP = 0, -1
 """Commands; a number above 0 means: pause, and say so by that number."""
@@ -160,8 +161,8 @@ class Board:
     def stage_of(self, seat: int) -> int:
         return self.words.load(self._at(seat, _STAGE))
 
-    def worked(self, seat: int) -> None:
-        self.add(seat, _OPERATIONS)
+    def worked(self, seat: int, operations: int = 1) -> None:
+        self.add(seat, _OPERATIONS, operations)
 
     def operations(self, seat: int) -> int:
         return self.words.load(self._at(seat, _OPERATIONS))

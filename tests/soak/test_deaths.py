@@ -19,7 +19,7 @@ from gatecount import (
     SlotsExhausted,
 )
 from processes.workers import meet
-from support import DEADLINE, Crew, Remote, same, scaled, wait_until
+from support import DEADLINE, Crew, Holder, Remote, same, scaled, wait_until
 
 LIMITS = {"requests": 10, "tokens": 1000}
 
@@ -43,13 +43,13 @@ def in_flight(gate: Gate) -> tuple[int, ...]:
 
 
 def test_two_holders_killed_in_the_same_moment_both_give_back(gate: Gate, crew: Crew) -> None:
-    leader, other, bystander = (Remote(crew, same, gate) for _ in range(3))
+    leader, other, bystander = (Remote(crew, Holder, gate) for _ in range(3))
     assert leader.process.pid
     assert other.process.pid
     os.setpgid(leader.process.pid, 0)
     os.setpgid(other.process.pid, leader.process.pid)
-    assert leader.call("reserve_all", ((0, 4), (1, 300))) == -1
-    assert other.call("reserve_all", ((0, 5), (1, 600))) == -1
+    assert leader.call("admit", requests=4, tokens=300)
+    assert other.call("admit", requests=5, tokens=600)
     assert bystander.call("try_acquire", 1)
     os.killpg(leader.process.pid, signal.SIGKILL)  # one call for both
     crew.kill(leader.process)

@@ -12,6 +12,7 @@ from gatecount import Gate, GateFull, Permit
 from soak.board import (
     ADMIT,
     BETWEEN,
+    HURRIED,
     LIMITS,
     LOWER,
     RECLAIM,
@@ -25,12 +26,16 @@ from soak.board import (
 )
 
 ROLES = {
-    "one cap": (60, 0, 38, 1, 1),
-    "two caps": (5, 50, 43, 1, 1),
-    "anything": (32, 22, 38, 6, 2),
-    "reclaims": (5, 3, 7, 85, 0),
+    "one cap": (60, 0, 38, 1, 1, 0),
+    "two caps": (5, 50, 43, 1, 1, 0),
+    "anything": (30, 20, 38, 6, 2, 4),
+    "reclaims": (5, 3, 7, 85, 0, 0),
+    "hurries": (15, 5, 18, 1, 1, 60),
 }
-"""How often, in percent: reserve, reserve two caps, release, reclaim, close and open again."""
+"""How often, in percent: reserve, reserve two caps, release, reclaim, close and open again, hurry."""
+
+HURRY = 200
+"""Pairs of calls in a row."""
 
 MOST = {"requests": 3, "tokens": 15}
 EVERYBODY_SETS_LIMITS = 2
@@ -57,6 +62,7 @@ class Worker:
             self.release,
             self.reclaim,
             self.reopen,
+            self.hurry,
         )
 
     def run(self) -> None:
@@ -135,6 +141,18 @@ class Worker:
         self.gate.close()
         self.held.clear()
         self.gate = Gate.open(self.gate.name)
+
+    def hurry(self) -> None:
+        """Reserve and release and nothing else, so that a kill falls in the midst of one of them.
+
+        Nothing of it is noted. That is allowed: a witness may know of less than what is held.
+        """
+        self.board.stage(self.seat, HURRIED)
+        acquire, release = self.gate.try_acquire, self.gate.release
+        for _ in range(HURRY):
+            if acquire():
+                release()
+        self.board.worked(self.seat, HURRY)
 
     def leave(self) -> None:
         """End with exit code 0: the one gives everything back, the other keeps it."""

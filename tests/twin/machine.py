@@ -1,6 +1,7 @@
 """What both machines share: how much is tried, clients that come and go, and lists of what they do.
 
-The environment variable HYPOTHESIS_PROFILE says how much: "fast" (as in `make test`) or "verify".
+The environment variable HYPOTHESIS_PROFILE says how much: "fast" (as in `make test`) or "verify", which
+also looks for a smaller example when it has found one that fails.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine
 
@@ -16,12 +17,14 @@ from support import Crew, scaled
 from twin.clients import Client, Here
 
 PROFILES = {"fast": (24, 20), "verify": (120, 40)}
-EXAMPLES, STEPS = PROFILES[os.environ.get("HYPOTHESIS_PROFILE", "fast")]
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+EXAMPLES, STEPS = PROFILES[PROFILE]
 SETTINGS = settings(
     max_examples=scaled(EXAMPLES),
     stateful_step_count=STEPS,
     deadline=None,
     print_blob=True,
+    phases=[*Phase] if PROFILE == "verify" else [Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from gatecount import Gate, GateClosed, GateFull, NotOwner, UnknownCap
-from support import scaled
+from gatecount import Gate, GateClosed, GateFull, NotOwner, SlotsExhausted, UnknownCap
+from support import DEADLINE, scaled
 
 LIMITS = {"requests": 10, "tokens": 1000}
 
@@ -306,3 +306,34 @@ def test_threads_share_the_slot_of_their_process_and_are_exact(gate: Gate) -> No
 def test_a_gate_is_made_by_its_class_methods_only() -> None:
     with pytest.raises(TypeError, match=r"use Gate\.create\(\), Gate\.open\(\) or Gate\.from_env"):
         Gate()
+
+
+@pytest.mark.parametrize("index", [-1, 2, 10**6])
+def test_statistics_of_a_cap_that_is_not_there_are_an_index_error(gate: Gate, index: int) -> None:
+    with pytest.raises(IndexError, match=str(index)):
+        gate.cap_statistics(index)
+
+
+def test_a_gate_closed_while_a_thread_waits_for_a_slot_keeps_none(gate_name: str) -> None:
+    """Whoever wins a slot for a gate that was closed meanwhile must give it up again."""
+    outcomes: list[type[Exception]] = []
+
+    def use(gate: Gate) -> None:
+        try:
+            gate.claim()
+        except (GateClosed, SlotsExhausted) as error:
+            outcomes.append(type(error))
+
+    with Gate.create(gate_name, limits={"requests": 1}, slots=1) as owner:
+        for _ in range(20):
+            owner_again = Gate.open(gate_name)
+            owner_again.claim()
+            waiting = Gate.open(gate_name)
+            thread = threading.Thread(target=use, args=(waiting,))
+            thread.start()
+            waiting.close()
+            owner_again.close()
+            thread.join(DEADLINE)
+            assert owner.owners() == []
+    assert set(outcomes) <= {GateClosed, SlotsExhausted}
+    assert GateClosed in outcomes

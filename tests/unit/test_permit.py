@@ -165,7 +165,8 @@ def test_after_its_gate_was_closed_a_permit_frees_nothing_of_the_next_owner(
 def test_a_permit_keeps_its_gate() -> None:
     permit = Gate.create(limits=LIMITS).admit(requests=2)
     gc.collect()
-    gate = permit._gate
+    gate = permit.gate
+    assert isinstance(gate, Gate)
     assert in_flight(gate) == (2, 0)
     permit.release()
     assert in_flight(gate) == (0, 0)
