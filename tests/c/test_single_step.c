@@ -164,12 +164,13 @@ static void meet_reclaimers(struct stage *stage, const struct scene *scene, cons
             step_and_kill(stage, scene, RECLAIMING, points[i], points[i] + soon);
 }
 
-/* Kill at each point after which nothing, something, much or a reclaim by others follows. */
+/* Kill at each point after which nothing, something, much or a reclaim by others follows; in a long operation only
+ * something or a reclaim, and `every` that-many-th point. */
 static void kill_everywhere(struct stage *stage, const struct scene *scene, const long *points, long count,
-                            bool sampled)
+                            bool is_long, long every)
 {
     for (int rivals = IDLE; rivals < RIVALS; rivals++)
-        for (long i = 0; i < count && !(sampled && rivals == IDLE); i += sampled ? 1 + count / SAMPLES : 1)
+        for (long i = 0; i < count && !(is_long && (rivals == IDLE || rivals == SEVERAL)); i += every)
             step_and_kill(stage, scene, rivals, -1, points[i]);
 }
 
@@ -200,7 +201,8 @@ int main(int argc, char **argv)
         if (grid)
             kill_on_the_grid(&stage, scene, length);
         else
-            kill_everywhere(&stage, scene, points, count, !every && length > LONG);
+            kill_everywhere(&stage, scene, points, count, length > LONG,
+                            length > LONG && !every ? 1 + count / SAMPLES : 1);
         if (every && length > LONG)
             meet_reclaimers(&stage, scene, points, count);
         printf("%-26s %5ld instructions, %4ld of the core, killed %ld times\n", scene->name, length, count,
