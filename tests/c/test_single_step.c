@@ -26,7 +26,8 @@
 #include <sys/user.h>
 
 #define LONG 1000      /* instructions: an operation that makes system calls */
-#define SAMPLES 8      /* kills of a long operation, where not every instruction is asked for */
+#define SAMPLED 200    /* instructions: an operation of which only samples are tried unless every is asked for */
+#define SAMPLES 10     /* kills of a long operation, where not every instruction is asked for */
 #define MOST_POINTS 8192
 
 static long killed, stepped;
@@ -202,7 +203,7 @@ int main(int argc, char **argv)
             kill_on_the_grid(&stage, scene, length);
         else
             kill_everywhere(&stage, scene, points, count, length > LONG,
-                            length > LONG && !every ? 1 + count / SAMPLES : 1);
+                            !every && length > SAMPLED ? 1 + count / SAMPLES : 1);
         if (every && length > LONG)
             meet_reclaimers(&stage, scene, points, count);
         printf("%-26s %5ld instructions, %4ld of the core, killed %ld times\n", scene->name, length, count,

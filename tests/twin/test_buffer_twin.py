@@ -41,10 +41,13 @@ from twin.twin import CAP, CapTwin, HardBufferTwin, PlainBufferTwin, outcome
 
 indices = st.sampled_from([None] * 15 + [0, 1, 2, 3])
 
+counts = st.sampled_from([1, -1, 2, -2, 0, 5, -9])
+"""By how much the requests of a server have become more or fewer."""
+
 plain_steps = {
     "try_reserve": st.tuples(indices, units, st.none() | limit_values),
     "release": st.tuples(indices, shares),
-    "set_num_requests": st.tuples(indices, st.integers(0, 9)),
+    "set_num_requests": st.tuples(indices, counts),
 }
 buffer_steps = steps(**plain_steps, reclaim=st.tuples(), set_limit=st.tuples(limit_values))
 
@@ -117,7 +120,8 @@ class BufferBesideItsTwin(Machine):
         real = outcome(client.call, "release", at, n)
         assert real == outcome(self.twin.release_index, (client, at), at, n, self.looked())
 
-    def set_num_requests(self, client: Client, at: int, count: int) -> None:
+    def set_num_requests(self, client: Client, at: int, more: int) -> None:
+        count = max(self.twin.counted((client, at), at) + more, 0)
         real = outcome(client.call, "set_num_requests", at, count)
         twin = self.twin.set_num_requests
         assert real == outcome(twin, (client, at), at, count, self.looked())

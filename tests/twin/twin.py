@@ -185,6 +185,11 @@ class HardBufferTwin(GateTwin):
             owner.reserved += n
         return granted
 
+    def counted(self, name: object, index: int) -> int:
+        """Return what that client has published last."""
+        owner = self.owners.get(index)
+        return owner.counted if owner and owner.name == name else 0
+
     def set_num_requests(self, name: object, index: int, count: int, looked: bool) -> None:
         owner = self.claim_index(name, index)
         owner.reserved -= min(max(count - owner.counted, 0), owner.reserved)
@@ -235,6 +240,9 @@ class PlainBufferTwin:
         self.shown[index] += n
         self._own(name)["reserved"] += n
         return True
+
+    def counted(self, name: object, index: int) -> int:
+        return self._own(name)["counted"]
 
     def set_num_requests(self, name: object, index: int, count: int, looked: bool) -> None:
         own = self._own(name)
