@@ -22,7 +22,7 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def use_until_interrupted(gate: Gate) -> None:
-    """Go on for seconds; a function of its own, for a `try` does not cover a loop's jump back everywhere."""
+    """Go on for seconds. A function of its own: a `try` may not cover a loop's jump back."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         with gate.admit(requests=1, tokens=2):
