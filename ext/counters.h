@@ -33,14 +33,15 @@ static inline void counter_store(_Atomic int64_t *counter, int64_t count)
 /* Sum the counts of the first slots. Wraps like any 64-bit addition. Estimates: not a snapshot. Relaxed. */
 static inline int64_t counters_sum(const _Atomic int64_t *counters, uint64_t slots)
 {
-    uint64_t sum[4] = {0}; /* four at a time: a line is loaded while others are added */
-    uint64_t slot = 0;
-    for (; slot + 4 <= slots; slot += 4)
-        for (uint64_t i = 0; i < 4; i++)
-            sum[i] += (uint64_t)counter_load(counters + (slot + i) * LAYOUT_WORDS_PER_LINE);
-    for (; slot < slots; slot++)
-        sum[0] += (uint64_t)counter_load(counters + slot * LAYOUT_WORDS_PER_LINE);
-    return (int64_t)(sum[0] + sum[1] + sum[2] + sum[3]);
+    const uint64_t line = LAYOUT_WORDS_PER_LINE;
+    uint64_t a = 0, b = 0, slot = 0; /* two sums: no addition waits for the one before */
+    for (; slot + 4 <= slots; slot += 4, counters += 4 * line) {
+        a += (uint64_t)counter_load(counters) + (uint64_t)counter_load(counters + line);
+        b += (uint64_t)counter_load(counters + 2 * line) + (uint64_t)counter_load(counters + 3 * line);
+    }
+    for (; slot < slots; slot++, counters += line)
+        a += (uint64_t)counter_load(counters);
+    return (int64_t)(a + b);
 }
 
 /* Tell whether n >= 1 more would fit under limit by the sum of the counts: the approximate cap's whole decision.
