@@ -116,6 +116,29 @@ def test_a_parent_killed_while_its_forked_child_lives_gives_back_its_own_and_onl
     assert in_flight(gate) == (0, 0)
 
 
+def test_a_parent_is_dead_before_anybody_has_waited_for_it_though_its_forked_child_lives(
+    gate: Gate, crew: Crew
+) -> None:
+    """Its pid is still there. Only its lock tells, which must not live on in the child."""
+    read_end, write_end = os.pipe()
+    here, there = crew.context.Pipe(duplex=False)
+    try:
+        parent = crew.start(_parent, gate, there, read_end)
+        assert parent.pid
+        assert here.poll(DEADLINE)
+        child = psutil.Process(here.recv())
+        parent.kill()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        assert psutil.Process(parent.pid).status() == psutil.STATUS_ZOMBIE
+        assert gate.reclaim() == 1
+        assert in_flight(gate) == (3, 0)
+        assert [slot.pid for slot in gate.statistics().slots] == [child.pid]
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
 def test_a_child_killed_while_its_parent_lives_gives_back_its_own_and_only_its_own(
     gate: Gate, crew: Crew
 ) -> None:

@@ -36,6 +36,8 @@ limit_values = st.sampled_from([6, 8, 5, 4, 3, 2, 1, 0])
 sizes = st.sampled_from([4, 3, 2, 1])
 shares = st.sampled_from(["one", "all", "too many"])
 endings = st.sampled_from(["is killed", "is killed", "ends"])
+WEIGHTS = {"reserve": 3, "admit": 3, "try_reserve": 3, "release": 2, "set_num_requests": 3}
+"""How often a client does what it does more often than other things."""
 
 
 def how_many(share: str, held: int) -> int:
@@ -44,8 +46,7 @@ def how_many(share: str, held: int) -> int:
 
 def steps(**kinds: st.SearchStrategy[tuple[Any, ...]]) -> Any:
     """Return lists of what a client does in a row: the name of a step, and its arguments."""
-    weighted = {kind: 3 if kind in ("reserve", "admit", "try_reserve") else 1 for kind in kinds}
-    names = st.sampled_from([kind for kind, weight in weighted.items() for _ in range(weight)])
+    names = st.sampled_from([kind for kind in kinds for _ in range(WEIGHTS.get(kind, 1))])
     step = names.flatmap(lambda kind: st.tuples(st.just(kind), kinds[kind]))
     return st.lists(step, min_size=3, max_size=9)
 
