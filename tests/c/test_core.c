@@ -43,6 +43,7 @@ static void a_child_does_not_take_itself_for_a_parent_that_only_looked(void)
     if (child == 0) {
         struct gate *gate = new_gate(&segment, 0);
         CHECK(owner_look(&gate->owner, 0, &info) && info.pid == (uint32_t)getpid());
+        end_gate(gate);
         _exit(check_failures ? 1 : 0);
     }
     int status;
