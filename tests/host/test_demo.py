@@ -62,6 +62,8 @@ def wait_for_line(demo: subprocess.Popen[str], wanted: str) -> None:
 def demo() -> Iterator[Demo]:
     """Start demos, each in a session of its own so that whatever it leaves behind is found."""
     started: list[subprocess.Popen[str]] = []
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "gatecount.cli", "demo", *options]
@@ -71,6 +73,7 @@ def demo() -> Iterator[Demo]:
         return process
 
     yield start
+    signal.signal(signal.SIGINT, before)
     for process in started:
         for left in living(process.pid):
             left.kill()
