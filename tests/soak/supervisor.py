@@ -179,6 +179,8 @@ class Soak:
         hoarder = self.crews["fork"].start(hoard, self.name, HOARD)
         assert hoarder.pid
         wait_until(lambda: self.slots_of(hoarder.pid or 0) == HOARD or hoarder.exitcode is not None)
+        if hoarder.exitcode is not None:
+            raise Ended(f"not all of {HOARD} slots could be had, and {SEATS} workers at most have one")
         for one in self.members.values():
             os.kill(one.pid, signal.SIGSTOP)
         self.crews["fork"].kill(hoarder)
@@ -317,7 +319,7 @@ class Soak:
                 self.start(seat)
             bounds = [self.kills * share for share in itertools.accumulate(PHASES.values())]
             next_checkpoint = CHECKPOINT_EVERY
-            while self.done < self.kills:
+            while self.done < self.kills and not self.violations:
                 phase = sum(self.done >= bound for bound in bounds[:-1])
                 if phase != self.board.phase or self.done >= next_checkpoint:
                     self.checkpoint(phase)
@@ -331,7 +333,7 @@ class Soak:
                     time.sleep(0.001)  # nobody of that kind is at work yet
             self.end()
         except (Ended, AssertionError) as error:  # or a condition that did not come about in time
-            self.expect(False, str(error))
+            self.expect(False, str(error) or repr(error))
         finally:
             self.board.command = STOP
             for member in self.members.values():
