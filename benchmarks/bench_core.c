@@ -58,7 +58,7 @@ static void fail(const char *why)
 static void run_cap(const struct cap *cap, uint32_t slot, long pairs)
 {
     for (long i = 0; i < pairs; i++)
-        if (cap_reserve(cap, slot, 1, CAP_UNBOUNDED) != CAP_DONE || cap_release(cap, slot, 1) != CAP_DONE)
+        if (cap_reserve(cap, slot, cap_units(1)) != CAP_DONE || cap_release(cap, slot, 1) != CAP_DONE)
             fail("a pair was refused");
 }
 
@@ -144,7 +144,7 @@ static void count_reserves(uint32_t slots, long n)
 {
     struct cap cap = new_cap(slots, ROOM);
     for (long i = 0; i < n; i++)
-        if (cap_reserve(&cap, slots / 2, 1, CAP_UNBOUNDED) != CAP_DONE)
+        if (cap_reserve(&cap, slots / 2, cap_units(1)) != CAP_DONE)
             fail("a reserve was refused");
 }
 

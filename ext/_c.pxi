@@ -12,7 +12,7 @@ cdef extern from "layout.h" nogil:
         LAYOUT_MAX_SLOTS
         LAYOUT_MAX_CAPS
         LAYOUT_CAP_NAME
-    const uint32_t LAYOUT_MAX_LIMIT
+    const int64_t LAYOUT_MAX_LIMIT
     const uint64_t LAYOUT_MAX_WORDS
     struct layout_cap_t "layout_cap":
         char name[32]
@@ -26,11 +26,15 @@ cdef extern from "counters.h" nogil:
     bint counters_fit(const word_t *counters, uint64_t slots, int64_t n, int64_t limit, int64_t *sum)
 
 cdef extern from "cap.h" nogil:
-    const uint32_t CAP_UNBOUNDED
+    const int64_t CAP_UNBOUNDED
     struct cap_t "cap":
         layout_cap_t *shared
+    struct cap_ask:
+        uint32_t n, bound
+        int64_t headroom
     enum cap_result:
         CAP_DONE
+    cap_ask cap_units(uint32_t n)
     void cap_initialise(const cap_t *cap, const char *name, uint32_t limit)
     void cap_set_limit(const cap_t *cap, uint32_t limit)
     uint32_t cap_limit(const cap_t *cap)
@@ -86,10 +90,10 @@ cdef extern from "gate.h" nogil:
         uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs
     void gate_initialise(gate_t *gate, const segment_t *segment)
     owner_result gate_claim(gate_t *gate, int slot)
-    cap_result gate_reserve(gate_t *gate, uint32_t cap, uint32_t n, uint32_t bound)
+    cap_result gate_reserve(gate_t *gate, uint32_t cap, cap_ask ask)
     cap_result gate_release(gate_t *gate, uint32_t cap, uint32_t n)
-    cap_result gate_reserve_all(gate_t *gate, const uint32_t *amounts, uint32_t *refused_by)
-    cap_result gate_take(gate_t *gate, uint32_t cap, uint32_t n, uint32_t bound)
+    cap_result gate_reserve_all(gate_t *gate, const cap_ask *asks, uint32_t *refused_by)
+    cap_result gate_take(gate_t *gate, uint32_t cap, cap_ask ask)
     uint32_t gate_reclaim(gate_t *gate)
     uint32_t gate_held(const gate_t *gate, uint32_t cap)
     word_t *gate_counter(const gate_t *gate, uint32_t cap)
@@ -102,7 +106,7 @@ cdef extern from "tally.h" nogil:
     int64_t tally_reserve(tally_t *tally, int64_t n)
     int64_t tally_release(tally_t *tally, int64_t n)
     int64_t tally_count(tally_t *tally, int64_t count)
-    void tally_charge(gate_t *gate, int64_t word)
+    void tally_charge(gate_t *gate, uint32_t cap, int64_t word)
 
 cdef extern from "atomics.h" nogil:
     int64_t atomics_peek(const word_t *word)

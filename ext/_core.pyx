@@ -100,6 +100,8 @@ def check_int(value, str name, int64_t low, int64_t high):
 
 cdef object _one = 1
 cdef PyObject *ONE = <PyObject *>_one  # the interpreter has one object for it: most calls need no conversion
+cdef object _zero = 0
+cdef PyObject *ZERO = <PyObject *>_zero
 
 
 cdef inline int64_t to_units(object value, str name, int64_t low) except -1:

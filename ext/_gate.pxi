@@ -89,20 +89,25 @@ cdef class GateCore:
             self._ready()
             return self.c.owner.slot
 
-    def try_acquire(self, n=1, *, cap=None):
+    def try_acquire(self, n=1, *, cap=None, headroom=0):
         """Reserve n units and return True, or return False if there is no room. Never waits for room.
 
-        n is from 1 to 4,294,967,295. cap is a name; "requests" if left out. In hard mode the answer is exact: False
-        only if at one instant during the call granted + n exceeded the limit. In approximate mode each other process
-        may add one grant of its own on top. Threads of one process share its slot; a forked child gets its own. The
-        first call in a process claims the slot, and waits up to a second if one is just being freed.
+        n is from 1 to 4,294,967,295. cap is a name; "requests" if left out. headroom, from 0 to 4,294,967,295, is how
+        many units must stay free beside n: work that can wait stops first if it leaves room for work that cannot. In
+        hard mode the answer is exact: False only if at one instant during the call granted + n + headroom exceeded
+        the limit. In approximate mode each other process may add one grant of its own on top. Threads of one process
+        share its slot; a forked child gets its own. The first call in a process claims the slot, and waits up to a
+        second if one is just being freed.
         Raises GateClosed, SlotsExhausted (first use in a process), UnknownCap, TypeError, ValueError.
         """
         cdef int64_t units = to_units(n, "n", 1)
+        cdef cap_ask ask = cap_units(<uint32_t>units)
+        if <PyObject *>headroom != ZERO:
+            ask.headroom = to_units(headroom, "headroom", 0)
         cdef int index = self._cap(cap)
         with cython.critical_section(self):
             self._ready()
-            return gate_reserve(&self.c, index, <uint32_t>units, CAP_UNBOUNDED) == CAP_DONE
+            return gate_reserve(&self.c, index, ask) == CAP_DONE
 
     def release(self, n=1, *, cap=None):
         """Give back n units that this process reserved. Never waits.
@@ -122,18 +127,25 @@ cdef class GateCore:
             f"n is {units}, but this process holds {held} of cap {self.segment.caps[index]!r}: "
             "release only what this process reserved", requested=units, held=held)
 
-    def _admit(self, kind, dict amounts):
+    def _admit(self, kind, dict amounts, headroom):
         """Reserve units per cap name, all or nothing, and return a permit of that kind, or the name of the cap that
         refused. Nothing can come between the reserve and the permit, not even a signal handler that raises."""
         cdef PermitCore permit = kind.__new__(kind)
+        cdef cap_ask asks[32]
         cdef uint32_t refused_by = 0
+        cdef int64_t free = to_units(headroom, "headroom", 0)
+        cdef int index
+        memset(asks, 0, sizeof(asks))
         for name, n in amounts.items():
-            permit.units[self._cap(name)] = <uint32_t>to_units(n, name, 1)
+            index = self._cap(name)
+            asks[index] = cap_units(<uint32_t>to_units(n, name, 1))
+            asks[index].headroom = free
+            permit.units[index] = asks[index].n
         permit.gate = self
         permit.amounts = MappingProxyType(amounts)
         with cython.critical_section(self):
             self._ready()
-            if gate_reserve_all(&self.c, permit.units, &refused_by) != CAP_DONE:
+            if gate_reserve_all(&self.c, asks, &refused_by) != CAP_DONE:
                 return self.segment.caps[refused_by]
             permit.forks = owner_forks()
             permit.held = True

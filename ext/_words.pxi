@@ -133,7 +133,7 @@ cdef class CounterWords(Words):
 
     @property
     def limit(self):
-        """The cap's limit in units, live."""
+        """The limit of requests, live."""
         cdef cap_t shared = segment_cap(&self.segment.c, 0)
         return cap_limit(&shared)
 
@@ -144,8 +144,34 @@ cdef class CounterWords(Words):
 
     @property
     def in_flight(self):
-        """The units granted under the cap at this instant."""
+        """The requests granted at this instant."""
         cdef cap_t shared = segment_cap(&self.segment.c, 0)
+        return cap_total(&shared)
+
+    cdef cap_t _tokens(self) except *:
+        if len(self.segment.caps) < 2:
+            raise ValueError("there is no cap of tokens: make it with AdmissionCounters(…, token_limit=…)")
+        return segment_cap(&self.segment.c, 1)
+
+    @property
+    def token_limit(self):
+        """The limit of tokens, live; None if there is no cap of tokens."""
+        cdef cap_t shared
+        if len(self.segment.caps) < 2:
+            return None
+        shared = self._tokens()
+        return cap_limit(&shared)
+
+    @token_limit.setter
+    def token_limit(self, value):
+        cdef int64_t units = to_units(value, "token_limit", 0)
+        cdef cap_t shared = self._tokens()
+        cap_set_limit(&shared, <uint32_t>units)
+
+    @property
+    def tokens_in_flight(self):
+        """The tokens granted at this instant; ValueError if there is no cap of tokens."""
+        cdef cap_t shared = self._tokens()
         return cap_total(&shared)
 
     def reclaim(self):

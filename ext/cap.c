@@ -98,19 +98,16 @@ void cap_initialise(const struct cap *cap, const char *name, uint32_t limit)
     strncpy(cap->shared->name, name, LAYOUT_CAP_NAME - 1);
 }
 
-enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, uint32_t n, uint32_t bound)
+enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, struct cap_ask ask)
 {
     struct layout_ledger *mine = &cap->ledgers[slot];
     /* relaxed, here and below: op, held and the statistics of a ledger are read by the one who writes them */
     uint64_t sequence = op_sequence(atomic_load_explicit(&mine->op, memory_order_relaxed));
-    uint32_t next = (uint32_t)atomic_load_explicit(&mine->held, memory_order_relaxed) + n;
+    uint32_t next = (uint32_t)atomic_load_explicit(&mine->held, memory_order_relaxed) + ask.n;
     bool pending = false;
     uint64_t w = load_state(cap);
-    uint64_t total;
     for (;;) {
-        uint32_t limit = cap_limit(cap);
-        total = (uint64_t)state_total(w) + n;
-        if (total > (limit < bound ? limit : bound)) {
+        if (!cap_fits(ask, state_total(w), cap_limit(cap))) {
             uint64_t again = load_state(cap);
             if (again != w) { /* no instant yet at which this total stood against this limit */
                 w = again;
@@ -125,10 +122,11 @@ enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, uint32_t n, ui
             pending = true;
         }
         help(cap, slot, w);
-        if (swap(cap, &w, (uint32_t)total, slot, sequence))
+        if (swap(cap, &w, state_total(w) + ask.n, slot, sequence))
             break;
     }
     settle(mine, sequence, next);
+    uint64_t total = (uint64_t)state_total(w) + ask.n;
     if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
         atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
     return CAP_DONE;

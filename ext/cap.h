@@ -3,8 +3,11 @@
  * WHY IT WORKS
  *
  * Invariant. state.total is the sum over all slots of what each holds, where a slot holds ledger.held, or
- * ledger.next if its pending operation has been applied to state. state.total <= the limit in force when the last
- * grant was made.
+ * ledger.next if its pending operation has been applied to state. A grant is made only if total + n + headroom <= the
+ * limit in force: with a headroom of 0, total <= that limit. A positive headroom leaves so much free for others; a
+ * negative one is for costs that must never exclude themselves: 1 - n admits as long as the limit is not reached, so
+ * that at most one grant passes it. Either way the test is a function of the state word that the swap replaces, so
+ * all that is said below holds for it; and total never passes LAYOUT_MAX_LIMIT, whatever was asked for.
  *
  * One word decides. `state` packs
  *
@@ -18,7 +21,7 @@
  * last unit, and a loser writes nothing that another could see: nobody is refused because somebody else was.
  *
  * A refusal linearizes between two equal reads of `state` with the read of the limit in between: at that instant
- * total + n was over the limit, even while limits change.
+ * total + n + headroom was over the limit, even while limits change.
  *
  * Intent before effect. A process can die between the compare-and-swap and the note of it in its own books. So it
  * first writes what its books will say (`next`), then that an operation is pending (`op`), then does the swap, then
@@ -75,6 +78,13 @@
 
 #define CAP_UNBOUNDED LAYOUT_MAX_LIMIT /* as `bound`: the cap's own limit decides alone */
 
+/* What a reserve asks for. */
+struct cap_ask {
+    uint32_t n;       /* units, at least 1 */
+    uint32_t bound;   /* the smaller of this and the cap's limit decides */
+    int64_t headroom; /* units that must stay free beside n; from 1 - n to LAYOUT_MAX_LIMIT */
+};
+
 /* A cap as one process sees it: pointers into its own mapping. */
 struct cap {
     struct layout_cap *shared;
@@ -82,19 +92,24 @@ struct cap {
     uint32_t slots;
 };
 
+/* Ask for n units within the cap's own limit, as most do. */
+static inline struct cap_ask cap_units(uint32_t n)
+{
+    return (struct cap_ask){.n = n, .bound = CAP_UNBOUNDED};
+}
+
 enum cap_result {
     CAP_DONE = 0,
-    CAP_REFUSED,  /* n more would have passed the limit; nothing changed */
+    CAP_REFUSED,  /* there was no room; nothing changed */
     CAP_NOT_HELD, /* the slot holds fewer than n; nothing changed */
 };
 
 /* Set a new cap's words; the segment is not visible to anybody else yet. Relaxed: its publication orders them. */
 void cap_initialise(const struct cap *cap, const char *name, uint32_t limit);
 
-/* Reserve n >= 1 units for a slot that the caller owns, under the smaller of the cap's limit and bound.
- * CAP_REFUSED if at one instant during the call total + n exceeded that. Lock-free; O(1).
- * Acquire and release on success; acquire on refusal. */
-enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, uint32_t n, uint32_t bound);
+/* Reserve units for a slot that the caller owns. CAP_REFUSED if at one instant during the call they did not fit.
+ * Lock-free; O(1). Acquire and release on success; acquire on refusal. */
+enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, struct cap_ask ask);
 
 /* Give back n >= 1 units of a slot that the caller owns. CAP_NOT_HELD if it holds fewer. Lock-free; O(1).
  * Acquire and release on success. */
@@ -112,6 +127,13 @@ bool cap_audit(const struct cap *cap);
 
 /* Set the limit. It holds for every call that starts after this returns; units granted stay granted. Release. */
 void cap_set_limit(const struct cap *cap, uint32_t limit);
+
+/* Tell whether an ask fits on top of total. */
+static inline bool cap_fits(struct cap_ask ask, uint64_t total, uint32_t limit)
+{
+    uint64_t after = total + ask.n;
+    return (int64_t)after + ask.headroom <= (limit < ask.bound ? limit : ask.bound) && after <= LAYOUT_MAX_LIMIT;
+}
 
 /* Return the limit. Acquire: a refusal orders its reads of state around it. */
 static inline uint32_t cap_limit(const struct cap *cap)

@@ -134,17 +134,22 @@ static inline void publish(struct gate *gate, uint32_t cap)
     counter_store(gate_counter(gate, cap), gate_held(gate, cap));
 }
 
+/* Return the sum of a cap's counters, from 0 to LAYOUT_MAX_LIMIT: a host may have written anything into them. */
+static int64_t visible_sum(const struct gate *gate, uint32_t cap)
+{
+    int64_t sum = counters_sum(gate->counters[cap], gate->segment->shape.slots);
+    return sum < 0 ? 0 : sum > LAYOUT_MAX_LIMIT ? LAYOUT_MAX_LIMIT : sum;
+}
+
 /* Check the sum, then publish: two of these at once may both get the last place, and that is the documented bound. */
-static enum cap_result approximate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+static enum cap_result approximate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
     struct layout_ledger *mine = ledger_of(gate, cap);
-    uint32_t limit = cap_limit(&gate->caps[cap]);
-    int64_t sum;
-    if (!counters_fit(gate->counters[cap], gate->segment->shape.slots, n, limit < bound ? limit : bound,
-                      &sum))
+    int64_t sum = visible_sum(gate, cap);
+    if (!cap_fits(ask, (uint64_t)sum, cap_limit(&gate->caps[cap])))
         return CAP_REFUSED;
-    count(&mine->held, n);
-    uint64_t total = (uint64_t)sum + n;
+    count(&mine->held, ask.n);
+    uint64_t total = (uint64_t)sum + ask.n;
     /* relaxed: a statistic of our own */
     if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
         atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
@@ -162,46 +167,42 @@ static enum cap_result approximate_release(struct gate *gate, uint32_t cap, uint
     return CAP_DONE;
 }
 
-static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    return gate->hard ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, n, bound)
-                         : approximate_reserve(gate, cap, n, bound);
+    return gate->hard ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, ask)
+                      : approximate_reserve(gate, cap, ask);
 }
 
 /* Once more, if anybody was dead. Apart, so that a grant need not carry it. */
-static __attribute__((noinline)) enum cap_result reserve_again(struct gate *gate, uint32_t cap, uint32_t n,
-                                                               uint32_t bound)
+static __attribute__((noinline)) enum cap_result reserve_again(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    enum cap_result result = sweep(gate) ? reserve_once(gate, cap, n, bound) : CAP_REFUSED;
+    enum cap_result result = sweep(gate) ? reserve_once(gate, cap, ask) : CAP_REFUSED;
     if (result != CAP_DONE)
         count(&ledger_of(gate, cap)->refused, 1);
     return result;
 }
 
-static inline enum cap_result take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+static inline enum cap_result take(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    enum cap_result result = reserve_once(gate, cap, n, bound);
+    enum cap_result result = reserve_once(gate, cap, ask);
     if (result != CAP_DONE)
-        result = reserve_again(gate, cap, n, bound);
+        result = reserve_again(gate, cap, ask);
     if (result == CAP_DONE)
         count(&ledger_of(gate, cap)->admitted, 1);
     return result;
 }
 
-enum cap_result gate_take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
-{
-    return take(gate, cap, n, bound);
-}
+enum cap_result gate_take(struct gate *gate, uint32_t cap, struct cap_ask ask) { return take(gate, cap, ask); }
 
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n)
 {
     return gate->hard ? cap_release(&gate->caps[cap], (uint32_t)gate->owner.slot, n)
-                         : approximate_release(gate, cap, n);
+                      : approximate_release(gate, cap, n);
 }
 
-enum cap_result gate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound)
+enum cap_result gate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    enum cap_result result = take(gate, cap, n, bound);
+    enum cap_result result = take(gate, cap, ask);
     if (result == CAP_DONE)
         publish(gate, cap);
     return result;
@@ -215,45 +216,42 @@ enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n)
     return result;
 }
 
-/* Tell whether a cap is visibly too full for n, without writing anything. */
-static bool looks_full(const struct gate *gate, uint32_t cap, uint32_t n)
+/* Tell whether a cap is visibly too full for an ask, without writing anything. */
+static bool looks_full(const struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    uint32_t limit = cap_limit(&gate->caps[cap]);
-    int64_t sum;
-    if (gate->hard)
-        return (uint64_t)cap_total(&gate->caps[cap]) + n > limit;
-    return !counters_fit(gate->counters[cap], gate->segment->shape.slots, n, limit, &sum);
+    uint64_t total = gate->hard ? cap_total(&gate->caps[cap]) : (uint64_t)visible_sum(gate, cap);
+    return !cap_fits(ask, total, cap_limit(&gate->caps[cap]));
 }
 
-static enum cap_result reserve_all_once(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by)
+static enum cap_result reserve_all_once(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
 {
     uint32_t caps = gate->segment->shape.caps;
     for (*refused_by = 0; *refused_by < caps; (*refused_by)++)
-        if (amounts[*refused_by] && looks_full(gate, *refused_by, amounts[*refused_by]))
+        if (asks[*refused_by].n && looks_full(gate, *refused_by, asks[*refused_by]))
             return CAP_REFUSED;
     for (*refused_by = 0; *refused_by < caps; (*refused_by)++) {
         uint32_t cap = *refused_by;
-        if (!amounts[cap] || reserve_once(gate, cap, amounts[cap], CAP_UNBOUNDED) == CAP_DONE)
+        if (!asks[cap].n || reserve_once(gate, cap, asks[cap]) == CAP_DONE)
             continue;
         while (cap-- > 0)
-            if (amounts[cap])
-                gate_release(gate, cap, amounts[cap]);
+            if (asks[cap].n)
+                gate_release(gate, cap, asks[cap].n);
         return CAP_REFUSED;
     }
     return CAP_DONE;
 }
 
-enum cap_result gate_reserve_all(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by)
+enum cap_result gate_reserve_all(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
 {
-    enum cap_result result = reserve_all_once(gate, amounts, refused_by);
+    enum cap_result result = reserve_all_once(gate, asks, refused_by);
     if (result != CAP_DONE && sweep(gate))
-        result = reserve_all_once(gate, amounts, refused_by);
+        result = reserve_all_once(gate, asks, refused_by);
     if (result != CAP_DONE) {
         count(&ledger_of(gate, *refused_by)->refused, 1);
         return result;
     }
     for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++) {
-        if (!amounts[cap])
+        if (!asks[cap].n)
             continue;
         count(&ledger_of(gate, cap)->admitted, 1);
         publish(gate, cap);
@@ -268,7 +266,7 @@ uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n)
         uint32_t limit = cap_limit(&gate->caps[cap]), total = cap_total(&gate->caps[cap]);
         uint32_t room = total < limit ? limit - total : 0;
         uint32_t want = n - got < room ? n - got : room;
-        if (want == 0 || reserve_once(gate, cap, want, CAP_UNBOUNDED) != CAP_DONE) {
+        if (want == 0 || reserve_once(gate, cap, cap_units(want)) != CAP_DONE) {
             if (want == 0 && !sweep(gate))
                 break;
             continue;

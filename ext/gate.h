@@ -41,21 +41,22 @@ void gate_initialise(struct gate *gate, const struct segment *segment);
  * them, has an owner not known to be dead; OWNER_MOVING if one may be free in a moment: call again. Never waits. */
 enum owner_result gate_claim(struct gate *gate, int slot);
 
-/* Reserve n >= 1 under one cap and within bound. The gate has a slot (owner_is_mine). */
-enum cap_result gate_reserve(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound);
+/* Reserve under one cap. The gate has a slot (owner_is_mine). */
+enum cap_result gate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask);
 
 /* Give back n >= 1 of one cap; CAP_NOT_HELD if the slot holds fewer. The gate has a slot. */
 enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n);
 
-/* Reserve amounts[i] of each cap i, 0 for none, all or nothing; *refused_by gets the cap that refused. */
-enum cap_result gate_reserve_all(struct gate *gate, const uint32_t *amounts, uint32_t *refused_by);
+/* Reserve what asks[i] says of each cap i, none where its n is 0, all or nothing; *refused_by gets the cap that
+ * refused. */
+enum cap_result gate_reserve_all(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by);
 
 /* Reserve as much of n as fits and return how much that was: not an admission, so not counted as one. */
 uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n);
 
 /* Reserve or release as above, counting admissions and refusals but leaving the visible counter alone: for a caller
  * that publishes more than what the slot holds (tally.h). */
-enum cap_result gate_take(struct gate *gate, uint32_t cap, uint32_t n, uint32_t bound);
+enum cap_result gate_take(struct gate *gate, uint32_t cap, struct cap_ask ask);
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n);
 
 /* Recover the slots of all owners proved dead and return how many there were. */

@@ -48,16 +48,16 @@ static inline int64_t tally_count(struct tally *tally, int64_t count)
     return count + tally->reserved;
 }
 
-/* Publish a word in cap 0 of a gate that has a slot, and bring what the slot holds to it, as far as the limit allows
+/* Publish a word in a cap of a gate that has a slot, and bring what the slot holds to it, as far as the limit allows
  * on the way up. Lock-free. */
-static inline void tally_charge(struct gate *gate, int64_t word)
+static inline void tally_charge(struct gate *gate, uint32_t cap, int64_t word)
 {
-    int64_t held = gate_held(gate, 0);
+    int64_t held = gate_held(gate, cap);
     if (word < held)
-        gate_give(gate, 0, (uint32_t)(held - word));
+        gate_give(gate, cap, (uint32_t)(held - word));
     else if (word > held)
-        gate_reserve_up_to(gate, 0, (uint32_t)(word - held));
-    counter_store(gate_counter(gate, 0), word);
+        gate_reserve_up_to(gate, cap, (uint32_t)(word - held));
+    counter_store(gate_counter(gate, cap), word);
 }
 
 #endif

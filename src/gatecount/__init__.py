@@ -5,7 +5,7 @@ the shared array that a host may already have, and `SharedAdmissionStats` is a h
 `AtomicArray` is plain shared memory with atomic operations. See the README for guarantees.
 """
 
-from gatecount.counters import AdmissionCounters, AtomicArray, SharedAdmissionStats
+from gatecount.counters import AdmissionCounters, AtomicArray, SharedAdmissionStats, SharedTokenStats
 from gatecount.errors import (
     GateClosed,
     GatecountError,
@@ -37,6 +37,7 @@ __all__ = [
     "NotOwner",
     "Permit",
     "SharedAdmissionStats",
+    "SharedTokenStats",
     "SlotStatistics",
     "SlotsExhausted",
     "UnknownCap",

@@ -53,12 +53,13 @@ class AtomicArray(_core.AtomicWords):
 
 
 class AdmissionCounters(_core.CounterWords):
-    """The buffer of `RawArray("q", SharedAdmissionStats.num_counters(client_count))`, and a hard cap.
+    """The buffer of `RawArray("q", SharedAdmissionStats.num_counters(client_count))`, and hard caps.
 
-    client_count is how many processes publish in it, from 1 to 1,023; limit, in units, from 0 to
-    4,294,967,295, is what all of them together may hold. Word 8 * i is what client i shows, the seven
-    after it are the host's. As a sequence it behaves like the RawArray (see `AtomicArray`); writing any
-    of its words cannot corrupt the cap, which decides by words that it does not show.
+    client_count is how many processes publish in it, from 1 to 1,023; limit, in requests, from 0 to
+    4,294,967,295, is what all of them together may hold; token_limit, if given, likewise in tokens (see
+    `SharedTokenStats`). Word 8 * i is what client i shows, the seven after it are the host's. As a
+    sequence it behaves like the RawArray (see `AtomicArray`); writing any of its words cannot corrupt a
+    cap, which decides by words that it does not show.
 
     Works with fork, spawn and forkserver; picklable only while a child is being started; leaves no name
     in /dev/shm and nothing to a resource tracker; stays mapped in a child when the parent drops it.
@@ -67,10 +68,12 @@ class AdmissionCounters(_core.CounterWords):
 
     __slots__ = ()
 
-    def __new__(cls, client_count: int, limit: int) -> Self:
+    def __new__(cls, client_count: int, limit: int, token_limit: int | None = None) -> Self:
         slots = check_int(client_count, "client_count", 1, MAX_SLOTS)
         units = check_int(limit, "limit", 0, MAX_LIMIT)
         limits = [(b"requests", units)]
+        if token_limit is not None:
+            limits.append((b"tokens", check_int(token_limit, "token_limit", 0, MAX_LIMIT)))
         segment = _core.Segment.create(None, slots, limits, 0, _core.MODES["hard"], 0o600)
         return super().__new__(cls, segment)
 
@@ -90,8 +93,22 @@ def _rebuild_counters(descriptor: object, cls: type[AdmissionCounters]) -> Admis
     return _core.CounterWords.__new__(cls, attach(descriptor))
 
 
+def _attach(
+    stats: _core.StatsCore, config: object, client_count: int, client_index: int, cap: int
+) -> None:
+    """Check what a host gives and attach to its buffer, or to one of this process's own."""
+    if not isinstance(config, Mapping):
+        raise TypeError(f"client_config must be a mapping, not {type(config).__name__}")
+    count = check_int(client_count, "client_count", 1, MAX_SLOTS)
+    index = check_int(client_index, "client_index", 0, count - 1)
+    buffer = config.get(_BUFFER_KEY)
+    if buffer is None:
+        buffer = array.array("q", bytes(8 * SharedAdmissionStats.num_counters(count)))
+    stats._attach(buffer, count, index, cap)
+
+
 @_core.adopt
-class SharedAdmissionStats(_core.StatsCore):
+class SharedAdmissionStats(_core.RequestStats):
     """What one process shows of its requests, and what it sees of everybody's.
 
     client_config holds the shared buffer under "mp_admission_counters": a `RawArray("q")` or anything
@@ -108,14 +125,7 @@ class SharedAdmissionStats(_core.StatsCore):
     __slots__ = ()
 
     def __init__(self, client_config: Mapping[str, Any], client_count: int, client_index: int) -> None:
-        if not isinstance(client_config, Mapping):
-            raise TypeError(f"client_config must be a mapping, not {type(client_config).__name__}")
-        count = check_int(client_count, "client_count", 1, MAX_SLOTS)
-        index = check_int(client_index, "client_index", 0, count - 1)
-        buffer = client_config.get(_BUFFER_KEY)
-        if buffer is None:
-            buffer = array.array("q", bytes(8 * self.num_counters(count)))
-        self._attach(buffer, count, index)
+        _attach(self, client_config, client_count, client_index, _core.REQUESTS)
 
     @staticmethod
     def num_counters(client_count: SupportsIndex) -> int:
@@ -125,3 +135,25 @@ class SharedAdmissionStats(_core.StatsCore):
     def __repr__(self) -> str:
         kind = "exact" if self.exact else "approximate"
         return f"<{type(self).__name__} ({kind}): {self.get_num_requests()} requests>"
+
+
+@_core.adopt
+class SharedTokenStats(_core.TokenStats):
+    """The tokens that processes have in flight, such as prompt tokens in prefill: see one, see all.
+
+    The arguments are those of `SharedAdmissionStats`, and so are threads, forks and errors. Tokens are
+    reserved while the limit is not reached, and n is added whatever its size: one long prompt can always
+    run, and only the first admission that reaches the limit may pass it.
+
+    Over `AdmissionCounters` made with a token_limit that is exact; without one, ValueError. Over a
+    `RawArray("q")` they are shown in word 8 * i + 1, and each other process may add a grant of its own.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, client_config: Mapping[str, Any], client_count: int, client_index: int) -> None:
+        _attach(self, client_config, client_count, client_index, _core.TOKENS)
+
+    def __repr__(self) -> str:
+        kind = "exact" if self.exact else "approximate"
+        return f"<{type(self).__name__} ({kind}): {self.get_num_tokens()} tokens>"

@@ -19,17 +19,17 @@ class GatecountError(Exception):
 class GateFull(GatecountError):
     """A cap had no room: raised by `Gate.admit`, where `Gate.try_acquire` returns False."""
 
-    def __init__(self, cap: str, limit: int, in_flight: int, requested: int) -> None:
-        super().__init__(
-            f"cap {cap!r} is full: {in_flight} of {limit} in flight, no room for {requested} more"
-        )
+    def __init__(self, cap: str, limit: int, in_flight: int, requested: int, headroom: int = 0) -> None:
+        more = f"{requested} more" + (f" and a headroom of {headroom}" if headroom else "")
+        super().__init__(f"cap {cap!r} is full: {in_flight} of {limit} in flight, no room for {more}")
         self.cap = cap
         self.limit = limit
         self.in_flight = in_flight
         self.requested = requested
+        self.headroom = headroom
 
-    def __reduce__(self) -> tuple[type[GateFull], tuple[str, int, int, int]]:
-        return type(self), (self.cap, self.limit, self.in_flight, self.requested)
+    def __reduce__(self) -> tuple[type[GateFull], tuple[str, int, int, int, int]]:
+        return type(self), (self.cap, self.limit, self.in_flight, self.requested, self.headroom)
 
 
 class GateNotFound(GatecountError, FileNotFoundError):

@@ -30,6 +30,7 @@ _PREFIX = "gatecount-"
 _MAX_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CREATION_TIMEOUT_MS = 1000
+_KEYWORDS = frozenset({"headroom", "timeout", "max_waiting"})  # of calls whose other keywords are caps
 _NOT_A_FILE = {
     errno.ELOOP: "is a symbolic link",
     errno.EISDIR: "is a directory",
@@ -62,6 +63,8 @@ def _check_limits(limits: object) -> dict[str, int]:
         )
     if not 1 <= len(limits) <= MAX_CAPS:
         raise ValueError(f"limits must name 1 to {MAX_CAPS} caps, not {len(limits)}")
+    if taken := _KEYWORDS.intersection(limits):
+        raise ValueError(f"no cap can be named {min(taken)!r}: that is a keyword of Gate.admit")
     return {
         _check_name(cap, "the name of a cap", MAX_CAP_NAME): check_int(
             limit, f"limits[{cap!r}]", 0, MAX_LIMIT
@@ -239,19 +242,20 @@ class Gate(_core.GateCore):
         finally:
             gate.close()
 
-    def admit(self, **amounts: int) -> Permit:
+    def admit(self, *, headroom: int = 0, **amounts: int) -> Permit:
         """Reserve units of one or several caps, all or nothing: `admit(requests=1, tokens=512)`.
 
-        Without arguments, one unit of cap "requests". Never waits. Returns a permit to be released,
-        best by `with`. Raises GateFull for the first cap without room, the others being untouched;
-        GateClosed, SlotsExhausted, UnknownCap, TypeError, ValueError.
+        Without amounts, one unit of cap "requests". headroom is how many units must stay free beside
+        them, under each of these caps. Never waits. Returns a permit to be released, best by `with`.
+        Raises GateFull for the first cap without room, the others being untouched; GateClosed,
+        SlotsExhausted, UnknownCap, TypeError, ValueError.
         """
         wanted = amounts or {"requests": 1}
-        outcome = self._admit(Permit, wanted)
+        outcome = self._admit(Permit, wanted, headroom)
         if isinstance(outcome, Permit):
             return outcome
         in_flight, limit, *_ = self.cap_statistics(self.segment.caps.index(outcome))
-        raise GateFull(outcome, limit, in_flight, wanted[outcome])
+        raise GateFull(outcome, limit, in_flight, wanted[outcome], headroom)
 
     def statistics(self) -> GateStatistics:
         """Return what can be told about the gate now, without writing to it. Raises GateClosed."""

@@ -88,10 +88,11 @@ static void use(struct segment *segment)
     for (uint32_t slot = 0; slot < segment->shape.slots; slot++)
         owner_look(&gate.owner, slot, &info);
     if (gate_claim(&gate, GATE_ANY_SLOT) == OWNER_OK) {
-        uint32_t refused_by, amounts[LAYOUT_MAX_CAPS] = {1, 1};
-        if (gate_reserve(&gate, 0, 1, CAP_UNBOUNDED) == CAP_DONE)
+        uint32_t refused_by;
+        struct cap_ask asks[LAYOUT_MAX_CAPS] = {cap_units(1), cap_units(1)};
+        if (gate_reserve(&gate, 0, cap_units(1)) == CAP_DONE)
             gate_release(&gate, 0, 1);
-        gate_reserve_all(&gate, amounts, &refused_by);
+        gate_reserve_all(&gate, asks, &refused_by);
     }
     gate_close(&gate);
 }

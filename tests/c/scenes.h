@@ -53,7 +53,7 @@ static void act(struct stage *stage, enum rivals rivals)
             gate_reclaim(gate);
         for (uint32_t cap = 0; cap < CAPS && rivals != RECLAIMING; cap++) {
             uint32_t slot = (uint32_t)gate->owner.slot;
-            if (cap_reserve(&gate->caps[cap], slot, 1, CAP_UNBOUNDED) != CAP_DONE)
+            if (cap_reserve(&gate->caps[cap], slot, cap_units(1)) != CAP_DONE)
                 cap_release(&gate->caps[cap], slot, 1);
         }
         check_limits(stage);
@@ -68,7 +68,7 @@ static void hold(struct gate *gate, uint32_t cap, uint32_t want)
     if (held)
         REQUIRE(gate_release(gate, cap, held) == CAP_DONE);
     if (want)
-        REQUIRE(gate_reserve(gate, cap, want, CAP_UNBOUNDED) == CAP_DONE);
+        REQUIRE(gate_reserve(gate, cap, cap_units(want)) == CAP_DONE);
 }
 
 static void all_hold_one(struct stage *stage)
@@ -114,7 +114,8 @@ static void come_with_nothing(struct stage *stage, struct gate *gate)
 static void come_with_two(struct stage *stage, struct gate *gate)
 {
     gate_initialise(gate, &stage->segment);
-    uint32_t refused_by, two[CAPS] = {2, 2};
+    uint32_t refused_by;
+    struct cap_ask two[CAPS] = {cap_units(2), cap_units(2)};
     if (gate_claim(gate, VICTIM) != OWNER_OK || gate_reserve_all(gate, two, &refused_by) != CAP_DONE)
         _exit(3);
 }
@@ -128,7 +129,7 @@ static void come_without_slot(struct stage *stage, struct gate *gate)
 static void play_reserve(struct stage *stage, struct gate *gate)
 {
     (void)stage;
-    cap_reserve(&gate->caps[0], VICTIM, 1, CAP_UNBOUNDED);
+    cap_reserve(&gate->caps[0], VICTIM, cap_units(1));
 }
 
 static void play_release(struct stage *stage, struct gate *gate)
@@ -140,7 +141,8 @@ static void play_release(struct stage *stage, struct gate *gate)
 static void play_reserve_all(struct stage *stage, struct gate *gate)
 {
     (void)stage;
-    uint32_t refused_by, one[CAPS] = {1, 1};
+    uint32_t refused_by;
+    struct cap_ask one[CAPS] = {cap_units(1), cap_units(1)};
     gate_reserve_all(gate, one, &refused_by);
 }
 
@@ -148,7 +150,7 @@ static void play_reserve_all(struct stage *stage, struct gate *gate)
 static void play_undo(struct stage *stage, struct gate *gate)
 {
     (void)stage;
-    if (gate_reserve(gate, 0, 1, CAP_UNBOUNDED) == CAP_DONE && gate_reserve(gate, 1, 1, CAP_UNBOUNDED) != CAP_DONE)
+    if (gate_reserve(gate, 0, cap_units(1)) == CAP_DONE && gate_reserve(gate, 1, cap_units(1)) != CAP_DONE)
         gate_release(gate, 0, 1);
 }
 
@@ -175,7 +177,7 @@ static void play_fork_and_claim(struct stage *stage, struct gate *gate)
 {
     (void)gate;
     if (gate_claim(&stage->others[1], GATE_ANY_SLOT) == OWNER_OK)
-        gate_reserve(&stage->others[1], 0, 1, CAP_UNBOUNDED);
+        gate_reserve(&stage->others[1], 0, cap_units(1));
 }
 
 static void play_reclaim(struct stage *stage, struct gate *gate)
@@ -192,7 +194,8 @@ static void leave_a_dead_owner(struct stage *stage)
     REQUIRE(child >= 0);
     if (child == 0) {
         struct gate gate;
-        uint32_t refused_by, one[CAPS] = {1, 1};
+        uint32_t refused_by;
+        struct cap_ask one[CAPS] = {cap_units(1), cap_units(1)};
         gate_initialise(&gate, &stage->segment);
         if (gate_claim(&gate, DEAD) == OWNER_OK)
             gate_reserve_all(&gate, one, &refused_by);

@@ -58,22 +58,48 @@ static void a_cap_grants_up_to_its_limit_and_not_one_more(void)
     struct segment segment;
     check_segment(&segment, 3, 1, 5, LAYOUT_HARD);
     struct cap cap = segment_cap(&segment, 0);
-    CHECK(cap_reserve(&cap, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
-    CHECK(cap_reserve(&cap, 1, 3, CAP_UNBOUNDED) == CAP_REFUSED);
-    CHECK(cap_reserve(&cap, 1, 2, CAP_UNBOUNDED) == CAP_DONE);
-    CHECK(cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_REFUSED);
-    CHECK(cap_reserve(&cap, 2, UINT32_MAX, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 0, cap_units(3)) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 1, cap_units(3)) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 1, cap_units(2)) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 2, cap_units(1)) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 2, cap_units(UINT32_MAX)) == CAP_REFUSED);
     CHECK(cap_total(&cap) == 5 && cap_held(&cap, 0) == 3 && cap_held(&cap, 1) == 2 && cap_held(&cap, 2) == 0);
     CHECK(cap_release(&cap, 1, 3) == CAP_NOT_HELD && cap_total(&cap) == 5);
     CHECK(cap_release(&cap, 1, 2) == CAP_DONE && cap_total(&cap) == 3);
-    CHECK(cap_reserve(&cap, 1, 1, 3) == CAP_REFUSED); /* a bound below the limit */
-    CHECK(cap_reserve(&cap, 1, 1, 4) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 1, (struct cap_ask){.n = 1, .bound = 3}) == CAP_REFUSED); /* a bound below the limit */
+    CHECK(cap_reserve(&cap, 1, (struct cap_ask){.n = 1, .bound = 4}) == CAP_DONE);
     cap_set_limit(&cap, 2); /* below what is granted: nobody gets in until it has drained */
-    CHECK(cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_REFUSED && cap_total(&cap) == 4);
-    CHECK(cap_release(&cap, 0, 3) == CAP_DONE && cap_reserve(&cap, 2, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 2, cap_units(1)) == CAP_REFUSED && cap_total(&cap) == 4);
+    CHECK(cap_release(&cap, 0, 3) == CAP_DONE && cap_reserve(&cap, 2, cap_units(1)) == CAP_DONE);
     cap_set_limit(&cap, LAYOUT_MAX_LIMIT);
-    CHECK(cap_reserve(&cap, 2, LAYOUT_MAX_LIMIT - 2, CAP_UNBOUNDED) == CAP_DONE);
-    CHECK(cap_total(&cap) == LAYOUT_MAX_LIMIT && cap_reserve(&cap, 0, 1, CAP_UNBOUNDED) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 2, cap_units(LAYOUT_MAX_LIMIT - 2)) == CAP_DONE);
+    CHECK(cap_total(&cap) == LAYOUT_MAX_LIMIT && cap_reserve(&cap, 0, cap_units(1)) == CAP_REFUSED);
+    CHECK(check_settled(&cap) && !cap_audit(&cap));
+    segment_close(&segment);
+}
+
+static void headroom_stays_free_and_a_negative_one_admits_until_the_limit_is_reached(void)
+{
+    struct segment segment;
+    check_segment(&segment, 2, 1, 10, LAYOUT_HARD);
+    struct cap cap = segment_cap(&segment, 0);
+    struct cap_ask modest = {.n = 2, .bound = CAP_UNBOUNDED, .headroom = 5};
+    CHECK(cap_reserve(&cap, 0, modest) == CAP_DONE && cap_reserve(&cap, 0, cap_units(1)) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 0, modest) == CAP_DONE && cap_total(&cap) == 5);
+    CHECK(cap_reserve(&cap, 0, (struct cap_ask){.n = 1, .bound = CAP_UNBOUNDED, .headroom = 5}) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 1, (struct cap_ask){.n = 1, .bound = 9, .headroom = 4}) == CAP_REFUSED);
+    CHECK(cap_reserve(&cap, 1, (struct cap_ask){.n = 1, .bound = CAP_UNBOUNDED, .headroom = LAYOUT_MAX_LIMIT}) ==
+          CAP_REFUSED);
+    struct cap_ask prompt = {.n = 100, .bound = CAP_UNBOUNDED, .headroom = 1 - 100};
+    CHECK(cap_reserve(&cap, 1, cap_units(4)) == CAP_DONE && cap_reserve(&cap, 1, prompt) == CAP_DONE);
+    CHECK(cap_total(&cap) == 109 && cap_reserve(&cap, 0, prompt) == CAP_REFUSED);
+    CHECK(cap_release(&cap, 1, 99) == CAP_DONE && cap_total(&cap) == 10);
+    CHECK(cap_reserve(&cap, 0, prompt) == CAP_REFUSED);
+    CHECK(cap_release(&cap, 1, 1) == CAP_DONE);
+    struct cap_ask huge = {.n = UINT32_MAX, .bound = CAP_UNBOUNDED, .headroom = 1 - (int64_t)UINT32_MAX};
+    CHECK(cap_reserve(&cap, 0, huge) == CAP_REFUSED && cap_total(&cap) == 9); /* 32 bits hold no such total */
+    huge.n -= 9;
+    CHECK(cap_reserve(&cap, 0, huge) == CAP_DONE && cap_total(&cap) == LAYOUT_MAX_LIMIT);
     CHECK(check_settled(&cap) && !cap_audit(&cap));
     segment_close(&segment);
 }
@@ -84,24 +110,24 @@ static void recovery_finishes_what_the_books_say_was_pending(void)
     check_segment(&segment, 2, 1, 10, LAYOUT_HARD);
     struct cap cap = segment_cap(&segment, 0);
     struct layout_ledger *dead = &cap.ledgers[0];
-    CHECK(cap_reserve(&cap, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 0, cap_units(2)) == CAP_DONE);
     uint64_t op = atomic_load(&dead->op);
 
     atomic_store(&dead->next, 5); /* intent written, swap not done */
     atomic_store(&dead->op, op | 1);
     CHECK(cap_recover(&cap, 0) == 2 && cap_total(&cap) == 0 && cap_held(&cap, 0) == 0);
 
-    CHECK(cap_reserve(&cap, 0, 3, CAP_UNBOUNDED) == CAP_DONE); /* swap done, books as they stood before it */
+    CHECK(cap_reserve(&cap, 0, cap_units(3)) == CAP_DONE); /* swap done, books as they stood before it */
     op = atomic_load(&dead->op);
     atomic_store(&dead->held, 0);
     atomic_store(&dead->op, op - 2 + 1);
     CHECK(cap_recover(&cap, 0) == 3 && cap_total(&cap) == 0);
 
-    CHECK(cap_reserve(&cap, 0, 4, CAP_UNBOUNDED) == CAP_DONE); /* the same, and a rival overwrites the state */
+    CHECK(cap_reserve(&cap, 0, cap_units(4)) == CAP_DONE); /* the same, and a rival overwrites the state */
     op = atomic_load(&dead->op);
     atomic_store(&dead->held, 0);
     atomic_store(&dead->op, op - 2 + 1);
-    CHECK(cap_reserve(&cap, 1, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 1, cap_units(1)) == CAP_DONE);
     CHECK(atomic_load(&dead->helped) == op >> 1); /* op is (number - 1) x 2, and has gone on by one */
     CHECK(cap_recover(&cap, 0) == 4 && cap_total(&cap) == 1 && cap_recover(&cap, 0) == 0);
     segment_close(&segment);
@@ -116,7 +142,7 @@ static void recovery_gives_nothing_back_for_a_first_operation_that_was_not_appli
     CHECK(atomic_load(&dead->op) == 0 && atomic_load(&dead->helped) == 0);
     atomic_store(&dead->next, 1); /* killed in the first reserve this slot ever saw, before the swap */
     atomic_store(&dead->op, 1);
-    CHECK(cap_reserve(&cap, 1, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(cap_reserve(&cap, 1, cap_units(1)) == CAP_DONE);
     CHECK(cap_recover(&cap, 0) == 0 && cap_total(&cap) == 1 && cap_held(&cap, 0) == 0);
     segment_close(&segment);
 }
@@ -126,7 +152,7 @@ static void an_audit_repairs_a_wrong_total_and_nothing_else(void)
     struct segment segment;
     check_segment(&segment, 2, 1, 10, LAYOUT_HARD);
     struct cap cap = segment_cap(&segment, 0);
-    CHECK(cap_reserve(&cap, 0, 2, CAP_UNBOUNDED) == CAP_DONE && !cap_audit(&cap));
+    CHECK(cap_reserve(&cap, 0, cap_units(2)) == CAP_DONE && !cap_audit(&cap));
     atomic_fetch_add(&cap.shared->state, UINT64_C(3) << 32);
     CHECK(cap_total(&cap) == 5);
     atomic_fetch_or(&cap.ledgers[1].op, 1); /* something is moving: hands off */
@@ -142,7 +168,9 @@ static void several_caps_are_reserved_all_or_nothing(void)
     struct segment segment;
     check_segment(&segment, 2, 3, 10, LAYOUT_HARD);
     struct gate *gate = new_gate(&segment, GATE_ANY_SLOT);
-    uint32_t refused_by = 9, some[] = {2, 0, 11}, all[] = {2, 0, 10};
+    uint32_t refused_by = 9;
+    const struct cap_ask none = {0}, some[] = {cap_units(2), none, cap_units(11)};
+    const struct cap_ask all[] = {cap_units(2), none, cap_units(10)};
     CHECK(gate_reserve_all(gate, some, &refused_by) == CAP_REFUSED && refused_by == 2);
     CHECK(gate_held(gate, 0) == 0 && atomic_load(&gate->caps[0].ledgers[0].op) == 0); /* not even for a moment */
     CHECK(gate_reserve_all(gate, all, &refused_by) == CAP_DONE);
@@ -162,9 +190,9 @@ static void an_approximate_cap_decides_by_the_sum_of_the_counters(void)
     struct segment segment;
     check_segment(&segment, 2, 1, 4, LAYOUT_APPROXIMATE);
     struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
-    CHECK(gate_reserve(one, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
-    CHECK(gate_reserve(two, 0, 2, CAP_UNBOUNDED) == CAP_REFUSED);
-    CHECK(gate_reserve(two, 0, 1, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_reserve(one, 0, cap_units(3)) == CAP_DONE);
+    CHECK(gate_reserve(two, 0, cap_units(2)) == CAP_REFUSED);
+    CHECK(gate_reserve(two, 0, cap_units(1)) == CAP_DONE);
     CHECK(gate_release(one, 0, 4) == CAP_NOT_HELD && gate_release(one, 0, 3) == CAP_DONE);
     CHECK(counters_sum(segment_counters(&segment, 0), 2) == 1);
     end_gate(one);
@@ -182,7 +210,7 @@ static void a_slot_has_one_owner_and_a_forked_child_is_another(void)
     gate_initialise(&other, &segment);
     CHECK(gate_claim(&other, 0) == OWNER_TAKEN); /* the same process, but another claim */
     CHECK(gate_claim(&other, GATE_ANY_SLOT) == OWNER_OK && other.owner.slot == 1);
-    CHECK(gate_reserve(one, 0, 3, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_reserve(one, 0, cap_units(3)) == CAP_DONE);
     CHECK(gate_reclaim(&other) == 0 && gate_reclaim(one) == 0);
     pid_t child = fork();
     REQUIRE(child >= 0);
@@ -219,7 +247,7 @@ static void a_descriptor_that_became_another_file_is_neither_locked_nor_closed(v
         struct gate gate;
         gate_initialise(&gate, &segment);
         CHECK(gate_claim(&gate, 0) == OWNER_OK && gate.owner.lock_fd == -1);
-        CHECK(gate_reserve(&gate, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+        CHECK(gate_reserve(&gate, 0, cap_units(2)) == CAP_DONE);
         REQUIRE(write(started[1], "x", 1) == 1 && read(go_on[0], &byte, 1) == 1);
         gate_close(&gate);
         int fd = segment.fd;
@@ -251,7 +279,7 @@ static void an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reuse
     struct layout_owner *line = &segment_owners(&segment)[0];
     uint64_t word = atomic_load(&line->word), spaces = atomic_load(&line->namespaces);
     CHECK((word & locked) && spaces != 0);
-    CHECK(gate_reserve(one, 0, 2, CAP_UNBOUNDED) == CAP_DONE);
+    CHECK(gate_reserve(one, 0, cap_units(2)) == CAP_DONE);
 
     atomic_store(&line->word, word & ~locked); /* our own pid and start time */
     CHECK(gate_reclaim(two) == 0);
@@ -282,12 +310,12 @@ static void a_tally_keeps_reservations_that_are_not_counted_yet(void)
     struct segment segment;
     check_segment(&segment, 2, 1, 4, LAYOUT_HARD);
     struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
-    tally_charge(one, 3);
-    tally_charge(two, 3); /* published as it is, charged as far as the limit allows */
+    tally_charge(one, 0, 3);
+    tally_charge(two, 0, 3); /* published as it is, charged as far as the limit allows */
     CHECK(gate_held(one, 0) == 3 && gate_held(two, 0) == 1 && cap_total(&one->caps[0]) == 4);
     CHECK(counters_sum(segment_counters(&segment, 0), 2) == 6);
-    tally_charge(one, 1);
-    tally_charge(two, 3);
+    tally_charge(one, 0, 1);
+    tally_charge(two, 0, 3);
     CHECK(gate_held(two, 0) == 3 && cap_total(&one->caps[0]) == 4);
     end_gate(one);
     end_gate(two);
@@ -334,6 +362,7 @@ int main(void)
 {
     a_child_does_not_take_itself_for_a_parent_that_only_looked();
     a_cap_grants_up_to_its_limit_and_not_one_more();
+    headroom_stays_free_and_a_negative_one_admits_until_the_limit_is_reached();
     recovery_finishes_what_the_books_say_was_pending();
     recovery_gives_nothing_back_for_a_first_operation_that_was_not_applied();
     an_audit_repairs_a_wrong_total_and_nothing_else();

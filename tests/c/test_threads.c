@@ -36,7 +36,7 @@ static enum cap_result locked(struct work *work, uint32_t slot, uint32_t n, bool
     if (work->share)
         pthread_mutex_lock(&work->lock);
     enum cap_result result =
-        reserve ? cap_reserve(&work->cap, slot, n, CAP_UNBOUNDED) : cap_release(&work->cap, slot, n);
+        reserve ? cap_reserve(&work->cap, slot, cap_units(n)) : cap_release(&work->cap, slot, n);
     if (work->share)
         pthread_mutex_unlock(&work->lock);
     return result;
@@ -98,6 +98,43 @@ static void run(bool share, long operations)
     segment_close(&work.segment);
 }
 
+/* With a headroom of 1 - n whoever reaches the limit may pass it, and nobody else: never LIMIT - 1 + n or more. */
+static void *reserve_past(void *argument)
+{
+    struct work *work = argument;
+    uint32_t slot = atomic_fetch_add(&work->next_slot, 1);
+    struct cap_ask ask = {.n = 100, .bound = CAP_UNBOUNDED, .headroom = 1 - 100};
+    for (long i = 0; i < work->operations / 4; i++) {
+        if (cap_reserve(&work->cap, slot, ask) != CAP_DONE) {
+            atomic_fetch_add(&work->refused, 1);
+            continue;
+        }
+        note_most(work, atomic_fetch_add(&work->out, ask.n) + ask.n);
+        atomic_fetch_add(&work->granted, 1);
+        if (i % 64 == 0)
+            sched_yield();
+        atomic_fetch_sub(&work->out, ask.n);
+        if (cap_release(&work->cap, slot, ask.n) != CAP_DONE)
+            abort();
+    }
+    return NULL;
+}
+
+static void only_the_grant_that_reaches_the_limit_may_pass_it(long operations)
+{
+    struct work work = {.operations = operations};
+    check_segment(&work.segment, THREADS, 1, LIMIT, LAYOUT_HARD);
+    work.cap = segment_cap(&work.segment, 0);
+    pthread_t threads[THREADS];
+    for (uint32_t i = 0; i < THREADS; i++)
+        REQUIRE(pthread_create(&threads[i], NULL, reserve_past, &work) == 0);
+    for (uint32_t i = 0; i < THREADS; i++)
+        REQUIRE(pthread_join(threads[i], NULL) == 0);
+    CHECK(atomic_load(&work.most) == 100 && atomic_load(&work.granted) > 0);
+    CHECK(cap_total(&work.cap) == 0 && check_settled(&work.cap));
+    segment_close(&work.segment);
+}
+
 /* Several threads claim, fork and close at once: the list of open descriptors and the sense of self are shared. */
 static void *claim_and_close(void *argument)
 {
@@ -106,7 +143,7 @@ static void *claim_and_close(void *argument)
         struct gate gate;
         gate_initialise(&gate, &work->segment);
         enum owner_result result = gate_claim(&gate, GATE_ANY_SLOT);
-        if (result == OWNER_OK && gate_reserve(&gate, 0, 1, CAP_UNBOUNDED) == CAP_DONE)
+        if (result == OWNER_OK && gate_reserve(&gate, 0, cap_units(1)) == CAP_DONE)
             atomic_fetch_add(&work->granted, 1);
         if (result == OWNER_SYSTEM)
             abort();
@@ -136,6 +173,7 @@ int main(int argc, char **argv)
     long operations = argc > 1 ? atol(argv[1]) : 200000;
     run(false, operations);
     run(true, operations);
+    only_the_grant_that_reaches_the_limit_may_pass_it(operations);
     claims_from_many_threads_leave_nothing(operations);
     return check_report("threads");
 }

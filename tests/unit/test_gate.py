@@ -337,3 +337,38 @@ def test_a_gate_closed_while_a_thread_waits_for_a_slot_keeps_none(gate_name: str
             assert owner.owners() == []
     assert set(outcomes) <= {GateClosed, SlotsExhausted}
     assert GateClosed in outcomes
+
+
+def test_headroom_stays_free_for_those_who_ask_for_less(gate: Gate) -> None:
+    assert gate.try_acquire(2, headroom=8)
+    assert not gate.try_acquire(1, headroom=8)
+    assert gate.try_acquire(5, headroom=3)
+    assert not gate.try_acquire(1, headroom=3)
+    assert gate.try_acquire(3)
+    assert in_flight(gate)["requests"] == 10
+
+
+def test_admit_leaves_the_headroom_under_each_cap_it_names(gate: Gate) -> None:
+    with gate.admit(requests=1, tokens=990, headroom=9):
+        with pytest.raises(GateFull, match=r"no room for 1 more and a headroom of 10") as full:
+            gate.admit(tokens=1, headroom=10)
+        assert (full.value.cap, full.value.headroom) == ("tokens", 10)
+        assert in_flight(gate) == {"requests": 1, "tokens": 990}
+
+
+@pytest.mark.parametrize(
+    ("headroom", "error"), [(-1, ValueError), (2**32, ValueError), (1.0, TypeError)]
+)
+def test_a_wrong_headroom_is_named_and_changes_nothing(
+    gate: Gate, headroom: Any, error: type[Exception]
+) -> None:
+    for call in (gate.try_acquire, gate.admit):
+        with pytest.raises(error, match="headroom"):
+            call(headroom=headroom)
+    assert in_flight(gate) == {"requests": 0, "tokens": 0}
+
+
+@pytest.mark.parametrize("name", ["headroom", "timeout", "max_waiting"])
+def test_a_cap_is_not_named_like_a_keyword_of_admit(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no cap can be named '{name}'"):
+        Gate.create(limits={"requests": 1, name: 1})
