@@ -104,7 +104,8 @@ def read(document: JsonObject) -> list[Figure]:
     for record in document["benchmarks"]:
         info, question = record["extra_info"], record["group"]
         for made in info.get("figures", ()):
-            one = figure(question, made["contender"], made["unit"], made)
+            asked = made.get("question", question)
+            one = figure(asked, made["contender"], made["unit"], made)
             if "rounds" in made:
                 one.rounds += [Round(**r) for r in made["rounds"]]
             else:
@@ -172,7 +173,10 @@ def ratio_text(ratio: float | None) -> str:
 def value_text(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return f"{value:,.1f} {unit}" if value < 100 and unit == "ns" else f"{value:,.0f} {unit}"
+    if unit == "ns" and value >= 1000:
+        value, unit = value / 1000, "µs"
+    small = value < 100 and unit in ("ns", "µs", "ms")
+    return f"{value:,.1f} {unit}" if small else f"{value:,.0f} {unit}"
 
 
 HEADINGS = ("what", "measured", "against", "measured", "ratio", "at most", "reached")
