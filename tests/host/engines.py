@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+import psutil
+
 from gatecount.frontend.engine import EngineOutput, EngineRequest, EngineStatistics
 from gatecount.frontend.engine_client import EngineClient, InprocEngineClient
 from gatecount.frontend.engine_process import EngineProcess
@@ -28,12 +30,16 @@ QUICK = EngineSettings(service_time=0.0)
 
 
 def run(work: Coroutine[Any, Any, Value]) -> Value:
-    """Run a coroutine in a loop of its own, for DEADLINE seconds at most."""
+    """Run a coroutine in a loop of its own, for DEADLINE seconds at most; fail if a callback failed."""
+    failures: list[dict[str, Any]] = []
 
     async def limited() -> Value:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         return await asyncio.wait_for(work, DEADLINE)
 
-    return asyncio.run(limited())
+    result = asyncio.run(limited())
+    assert not failures
+    return result
 
 
 def request(request_id: str = "r", *, prompt: int = 10, tokens: int = 3) -> EngineRequest:
@@ -178,3 +184,9 @@ def forget(process: EngineProcess) -> None:
     process.shutdown()
     del process
     gc.collect()
+
+
+def engines(before: set[psutil.Process]) -> list[int]:
+    """Return the pids of new children that are engines."""
+    new = set(psutil.Process().children()) - before
+    return [child.pid for child in new if "resource_tracker" not in " ".join(child.cmdline())]

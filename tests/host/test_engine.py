@@ -129,6 +129,17 @@ def test_a_sample_has_left_the_counts_when_its_last_output_is_told() -> None:
     run(check())
 
 
+def test_the_peak_is_the_most_that_ever_ran_at_once_and_not_what_runs_now() -> None:
+    async def check() -> None:
+        engine = ReferenceEngine(LONG)
+        submit(engine, *named("a", "b", "c"))
+        engine.abort("abc")
+        submit(engine, request("d", prompt=5))
+        assert engine.statistics() == EngineStatistics(1, 3, 0, 5, 30)
+
+    run(check())
+
+
 def test_of_samples_that_are_aborted_together_none_is_started_in_the_place_of_another() -> None:
     async def check() -> None:
         engine = ReferenceEngine(EngineSettings(service_time=1000.0, concurrency=1))

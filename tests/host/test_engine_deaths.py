@@ -28,6 +28,7 @@ from host.engines import (
     QUICK,
     connected,
     engine,
+    engines,
     forget,
     generating,
     have_an_engine,
@@ -112,6 +113,28 @@ def test_samples_that_were_aborted_end_before_a_newcomer_starts_whichever_is_rea
         run(check(process, first, second))
 
 
+def test_aborts_that_come_while_the_engine_is_busy_count_before_a_newcomer_that_it_reads_first() -> None:
+    async def check(process: EngineProcess, client: MPEngineClient) -> None:
+        async with generating(client, *(request(name) for name in "abc")):
+            await running(client, 3)
+            with process.connect() as other:
+                other.settimeout(DEADLINE)
+                # More than it reads at once. When it comes to the rest, the newcomers are there too.
+                other.sendall(b'["statistics",0]\n' * 4000)
+                received = b""
+                while b"statistics" not in received:
+                    received += other.recv(1 << 16)
+                client.abort("abc")
+                other.sendall(b"".join(b'["generate",%d,10,3]\n' % number for number in range(3)))
+                while received.count(b"output") < 3:
+                    received += other.recv(1 << 16)
+                counts = await client.statistics(DEADLINE)
+                assert (counts.running, counts.running_peak) == (3, 3)
+
+    with engine(LONG) as process, connected(process) as client:
+        run(check(process, client))
+
+
 # Its first thread ends while another lives: a process that is exiting, and has closed nothing yet.
 # That is what every dying server is for a moment, only longer.
 HALF_DEAD = """
@@ -178,8 +201,8 @@ def test_an_engine_that_is_killed_is_told_to_all_that_is_pending_and_all_that_co
         run(check(process, client))
         with pytest.raises(EngineDead, match="the engine takes no connection"):
             process.connect()
-        assert process.exitcode == -9
         assert process.cause_of_end() == "was ended by signal 9"
+        assert process.exitcode == -9
 
 
 def test_an_engine_that_is_killed_while_it_loads_is_one_line_for_its_parent_and_for_a_server() -> None:
@@ -225,12 +248,6 @@ def test_an_engine_that_is_late_is_ended_and_told_in_one_line() -> None:
     assert isinstance(error, StartError)
     assert engines(before) == []
     client.shutdown()
-
-
-def engines(before: set[psutil.Process]) -> list[int]:
-    """Return the pids of new children that are engines."""
-    new = set(psutil.Process().children()) - before
-    return [child.pid for child in new if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 @pytest.mark.parametrize("method", START_METHODS)

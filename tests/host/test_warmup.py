@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 
+import psutil
 import pytest
 
 from gatecount.frontend.engine_client import InprocEngineClient
@@ -15,7 +16,7 @@ from gatecount.frontend.engine_process import EngineProcess
 from gatecount.frontend.mp_client import MPEngineClient
 from gatecount.frontend.rendering import Prompt, Renderer
 from gatecount.frontend.warmup import BackgroundWarmup, Step
-from host.engines import LONG, QUICK, engine, run
+from host.engines import LONG, QUICK, engine, engines, run
 from support import DEADLINE, wait_until
 
 
@@ -298,8 +299,11 @@ def test_an_executor_that_was_shut_down_is_an_error_and_leaves_no_engine_behind(
     diary: Diary, renderer: Renderer
 ) -> None:
     renderer.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
+    before = set(psutil.Process().children())
+    with pytest.raises(RuntimeError, match="shutdown") as refused:
         MPEngineClient(LONG, warmup=BackgroundWarmup([diary.step("a")], renderer.executor))
+    assert refused.tb is not None  # which keeps all that was made: nothing is ended by being collected
+    assert engines(before) == []
     assert diary.entries == []
 
 

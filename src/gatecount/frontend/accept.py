@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import select
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -152,16 +153,19 @@ class Acceptor:
     async def run(self) -> None:
         """Accept until cancelled. Raises OSError if the listener is of no use any more."""
         self._listener.setblocking(False)
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
         while True:
-            await self._until_one_pends()
+            if not poller.poll(0):
+                self._policy.nothing_pends()
+                await self._until_one_pends()
             if not self._policy.may_accept():
                 await asyncio.sleep(PAUSE)
                 continue
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._policy.nothing_pends()
-                continue
+                continue  # another server was faster, or the client has gone
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise

@@ -102,8 +102,7 @@ class BackgroundWarmup:
             await asyncio.wait([asyncio.wrap_future(future)])
 
     async def clear_caches(self) -> None:
-        """Wait until started work is done, then clear the caches, on the executor's thread."""
-        await self.wait()
+        """Clear the caches on the executor's thread, and so behind the steps if they were started."""
         await asyncio.get_running_loop().run_in_executor(self._executor, clear_caches, self._clear)
 
     def _started(self) -> Future[None] | None:
