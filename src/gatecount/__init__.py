@@ -18,6 +18,7 @@ from gatecount.errors import (
     UnknownCap,
 )
 from gatecount.gate import Gate, Permit
+from gatecount.listing import FoundGate, gates
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "AdmissionCounters",
     "AtomicArray",
     "CapStatistics",
+    "FoundGate",
     "Gate",
     "GateClosed",
     "GateExists",
@@ -41,4 +43,5 @@ __all__ = [
     "SlotStatistics",
     "SlotsExhausted",
     "UnknownCap",
+    "gates",
 ]

@@ -16,4 +16,6 @@ def run() -> None:
             raise
         sys.stderr.write("gatecount: the command line needs click: pip install 'gatecount[cli]'\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # before there was anybody to deal with it
+        raise SystemExit(130) from None
     main(prog_name="gatecount")

@@ -1,30 +1,19 @@
 """`gatecount demo`: the overload experiment."""
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gatecount.cli.extras import require
+from gatecount.cli.numbers import Number
 from gatecount.overload.settings import MODES, Mode, Settings
 
 if TYPE_CHECKING:
     from gatecount.overload.experiment import ModeResult
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-
-class _Number(click.FloatRange):
-    """A number within a range. FloatRange lets nan pass: it is neither below nor above anything."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert an option's text, or fail as a usage error."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail("nan is not a number.", param, ctx)
-        return number
 
 
 def _plot_path(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
@@ -71,14 +60,14 @@ def _plot_path(context: click.Context, option: click.Parameter, value: Path | No
     "--duration",
     default=4.0,
     show_default=True,
-    type=_Number(0.2, 60),
+    type=Number(0.2, 60),
     help="Load per mode before a server is killed, in seconds.",
 )
 @click.option(
     "--service-time",
     default=50.0,
     show_default=True,
-    type=_Number(1, 5000),
+    type=Number(1, 5000),
     help="Time that a request takes, in milliseconds.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")

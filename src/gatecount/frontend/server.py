@@ -78,7 +78,7 @@ def serve(seat: Seat, settings: ServeSettings, log_level: str = "warning") -> No
 
 
 def _is_no_cancel(record: logging.LogRecord) -> bool:
-    """Leave out the stack trace of each request that a stop has cancelled: one line tells their number."""
+    """Leave out the stack traces of requests that a stop has cancelled: one line tells their number."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 

@@ -48,4 +48,4 @@ class ServeSettings:
     """How long running requests may take to end once a stop was asked for."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     warmup_time: float = 0.0
-    """How long the reference app's own start-up work takes: made longer to see it overlap with loading."""
+    """How long the reference app's start-up work takes: made longer to see it overlap with loading."""

@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
+from gatecount.listening import CannotListen, listen, url
 from gatecount.overload.admission import admission_for
 from gatecount.overload.errors import ListenFailed
 from gatecount.overload.fleet import Fleet
@@ -14,8 +14,6 @@ from gatecount.overload.measure import Measured, Measurement, Notify
 from gatecount.overload.server import serve
 from gatecount.overload.settings import Mode, Settings
 from gatecount.overload.witness import Witness
-
-BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def run_mode(mode: Mode, settings: Settings, notify: Notify) -> ModeResult:
         ) as fleet,
     ):
         measurement = Measurement(
-            mode, settings, fleet=fleet, witness=witness, url=_url(listener), notify=notify
+            mode, settings, fleet=fleet, witness=witness, url=f"{url(listener)}/", notify=notify
         )
         measured = asyncio.run(measurement.run())
     return ModeResult(
@@ -93,29 +91,9 @@ def run_mode(mode: Mode, settings: Settings, notify: Notify) -> ModeResult:
     )
 
 
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen on `host` and `port`, for all servers: none of them binds by itself."""
+def _listening(host: str, port: int) -> socket.socket:
+    """Listen on `host` and `port`, for all servers."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        # With its protocol named (create_server leaves it 0): asyncio sets TCP_NODELAY only on
-        # sockets that say they are TCP, and accepted ones take after this one. Without it many an
-        # answer is 40 ms late.
-        listener = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise ListenFailed(host, port, reason or str(error)) from error
-    with listener:
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            raise ListenFailed(host, port, error.strerror or str(error)) from error
-        yield listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        return listen(host, port)
+    except CannotListen as error:
+        raise ListenFailed(host, port, error.reason) from error

@@ -1,0 +1,357 @@
+"""Least-loaded accept: the policy by its clock, the acceptor on a socket, and real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http.client
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatecount.frontend.accept import (
+    PATIENCE,
+    Acceptor,
+    Anybody,
+    LeastLoaded,
+    PublishedSet,
+)
+from gatecount.frontend.board import Board
+from host.served import Served, address, in_thread, parsed, session
+from host.test_serve import APP
+from support import DEADLINE, wait_until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Turn:
+    """A board, and server 0 of it, which has to decide."""
+
+    def __init__(self, *loads: int | None) -> None:
+        self.board = Board(len(loads))
+        for row, load in zip(self.board.rows(), loads, strict=True):
+            row.connections = load
+        self.clock = Clock()
+        self.policy = LeastLoaded(self.board, 0, clock=self.clock)
+
+    def set(self, index: int, load: int | None) -> None:
+        self.board.at(index).connections = load
+
+    def after(self, seconds: float) -> bool:
+        self.clock.now += seconds
+        return self.policy.may_accept()
+
+
+@pytest.mark.parametrize(
+    ("loads", "accepts"),
+    [
+        ((0,), True),
+        ((7,), True),
+        ((1, 1, 1), True),
+        ((1, 2, 3), True),
+        ((2, 1, 3), False),
+        ((1, 0), False),
+        ((5, None, None), True),  # none of the others has started
+        ((5, None, 4), False),
+        ((0, None, 0), True),
+    ],
+)
+def test_the_least_loaded_of_those_that_accept_takes_it_and_of_equals_anybody(
+    loads: tuple[int | None, ...], accepts: bool
+) -> None:
+    assert Turn(*loads).policy.may_accept() is accepts
+
+
+def test_one_that_does_not_take_its_turn_is_suspected_until_its_row_changes() -> None:
+    turn = Turn(5, 1, 9)
+    assert not turn.after(0)
+    assert not turn.after(PATIENCE * 0.9)
+    assert turn.after(PATIENCE * 0.2)
+    assert turn.after(1000)  # and never waited for again
+    turn.set(1, 2)  # it is alive
+    assert not turn.after(0)
+    assert not turn.after(PATIENCE * 0.9)
+    assert turn.after(PATIENCE * 0.2)
+
+
+def test_a_connection_that_came_and_went_is_a_sign_of_life_too() -> None:
+    turn = Turn(5, 1)
+    assert not turn.after(0)
+    assert not turn.after(PATIENCE * 0.9)
+    turn.board.at(1).count_accepted()  # the load is what it was
+    assert not turn.after(PATIENCE * 0.9)
+    assert turn.after(PATIENCE * 1.1)
+
+
+def test_one_suspect_does_not_hide_another_server_that_is_less_loaded() -> None:
+    turn = Turn(5, 1, 9)
+    turn.after(0)
+    assert turn.after(PATIENCE * 1.1)
+    turn.set(2, 3)
+    assert not turn.after(0)
+    assert turn.after(PATIENCE * 1.1)
+
+
+def test_time_in_which_nothing_pended_is_held_against_nobody() -> None:
+    turn = Turn(5, 1)
+    assert not turn.after(0)
+    turn.policy.nothing_pends()
+    turn.clock.now += 1000
+    assert not turn.after(0)
+    assert turn.after(PATIENCE * 1.1)
+    turn.policy.nothing_pends()  # a suspect stays one
+    assert turn.after(1000)
+
+
+def test_a_set_of_connections_shows_its_size_from_its_opening_to_its_closing() -> None:
+    row = Board(1).at(0)
+    connections = PublishedSet(row, ["early"])
+    connections.add("a")
+    assert row.connections is None
+    connections.open()
+    assert row.connections == 2
+    connections.add("b")
+    connections.add("b")
+    assert row.connections == 3
+    connections.discard("a")
+    connections.discard("a")
+    assert row.connections == 2
+    connections.remove("b")
+    assert row.connections == 1
+    connections.pop()
+    assert row.connections == 0
+    connections.add("c")
+    connections.clear()
+    assert row.connections == 0
+    connections.add("d")
+    connections.close()
+    connections.add("e")
+    connections.discard("d")
+    assert row.connections is None
+    assert connections == {"e"}
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+class FailsOnce:
+    """A listener whose first accept fails as the system may."""
+
+    def __init__(self, listener: socket.socket, error: OSError) -> None:
+        self._listener = listener
+        self._errors = [error]
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self._errors:
+            raise self._errors.pop()
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN, errno.EMFILE, errno.ENOMEM])
+def test_an_accept_that_fails_is_tried_again(
+    listener: socket.socket, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def accept() -> None:
+        accepted: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+
+        async def serve(connection: socket.socket) -> None:
+            accepted.set_result(connection)
+
+        failing = FailsOnce(listener, OSError(number, os.strerror(number)))
+        row = Board(1).at(0)
+        acceptor = Acceptor(failing, row, Anybody(), serve)  # type: ignore[arg-type]
+        task = asyncio.create_task(acceptor.run())
+        with socket.create_connection(listener.getsockname()):
+            with await asyncio.wait_for(accepted, DEADLINE):
+                assert row.accepted == 1
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    asyncio.run(accept())
+    assert bool(caplog.messages) == (number in (errno.EMFILE, errno.ENOMEM))
+
+
+def test_a_connection_that_another_server_took_is_not_held_against_the_least_loaded(
+    listener: socket.socket,
+) -> None:
+    async def accept() -> None:
+        accepted: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+
+        async def serve(connection: socket.socket) -> None:
+            accepted.set_result(connection)
+
+        board = Board(2)
+        board.at(0).connections, board.at(1).connections = 5, 1
+        policy = LeastLoaded(board, 0)
+        task = asyncio.create_task(Acceptor(listener, board.at(0), policy, serve).run())
+        with socket.create_connection(listener.getsockname()):
+            await asyncio.sleep(PATIENCE / 10)
+            taken, _ = listener.accept()  # by a third server, say: row 1 is as before
+            with taken:
+                await asyncio.sleep(2 * PATIENCE)
+        began = time.monotonic()
+        with socket.create_connection(listener.getsockname()), await accepted:
+            assert time.monotonic() - began >= PATIENCE * 0.9
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(accept(), DEADLINE))
+
+
+def test_a_listener_that_is_of_no_use_ends_the_acceptor(listener: socket.socket) -> None:
+    async def accept() -> None:
+        failing = FailsOnce(listener, OSError(errno.EINVAL, "not listening"))
+        acceptor = Acceptor(failing, Board(1).at(0), Anybody(), asyncio.sleep)  # type: ignore[arg-type]
+        with socket.create_connection(listener.getsockname()):
+            await asyncio.wait_for(acceptor.run(), DEADLINE)
+
+    with pytest.raises(OSError, match="not listening"):
+        asyncio.run(accept())
+
+
+class Open:
+    """Long-lived connections, opened one by one: each has been answered before the next."""
+
+    def __init__(self, served: Served) -> None:
+        self._address = address(served.url)
+        self.connections: list[http.client.HTTPConnection] = []
+
+    def one(self) -> float:
+        """Open another; return the seconds until it was answered."""
+        began = time.monotonic()
+        connection = http.client.HTTPConnection(*self._address, timeout=DEADLINE)
+        self.connections.append(connection)
+        self._ask(connection, "/health")
+        return time.monotonic() - began
+
+    def counts(self) -> list[int]:
+        """Return how many each server has, as one of them tells on a connection that is counted."""
+        metrics = parsed(self._ask(self.connections[-1], "/metrics"))
+        return sorted(int(v) for k, v in metrics.items() if k.startswith("gatecount_connections{"))
+
+    def _ask(self, connection: http.client.HTTPConnection, path: str) -> str:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
+    def __enter__(self) -> Open:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for connection in self.connections:
+            connection.close()
+
+
+LIMITED = ("--workers", "4", "--limit", "1000")
+
+
+def test_connections_opened_one_by_one_are_spread_to_within_one() -> None:
+    with Served(*LIMITED) as served, Open(served.until_ready()) as opened:
+        seen = []
+        for _ in range(50):
+            opened.one()
+            counts = opened.counts()
+            seen.append(counts[-1] - counts[0])
+            assert sum(counts) == len(opened.connections)
+
+        # Where a server did not get a processor for PATIENCE, others have rightly gone on without it.
+        assert seen[-1] <= 1
+        assert sum(difference <= 1 for difference in seen) >= 45, seen
+
+
+@pytest.mark.parametrize("accept", ["least-loaded", "any"])
+def test_a_server_that_has_fallen_behind_catches_up_only_with_least_loaded_accept(accept: str) -> None:
+    with Served(*LIMITED, "--accept", accept) as served, Open(served.until_ready()) as opened:
+        behind = served.servers()[3]
+        behind.suspend()
+        for _ in range(30):
+            opened.one()
+        assert opened.counts()[0] == 0
+        behind.resume()
+        # The first few may still go to those who suspect it, until it has got one.
+        for _ in range(30):
+            opened.one()
+        counts = opened.counts()
+
+        assert sum(counts) == 60
+        if accept == "least-loaded":
+            assert counts[-1] - counts[0] <= 1
+        else:  # it would have to wake first of four 15 times of 30, and no more
+            assert counts[-1] - counts[0] > 1
+
+
+def test_with_no_cap_least_loaded_is_there_when_it_is_asked_for() -> None:
+    options = ("--workers", "3", "--accept", "least-loaded")
+    with Served(*options) as served, Open(served.until_ready()) as opened:
+        for _ in range(12):
+            opened.one()
+        assert opened.counts() == [4, 4, 4]
+
+
+def test_websockets_are_counted_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(APP)
+
+    async def spread(served: Served) -> None:
+        async with session() as client:
+            sockets = [await client.ws_connect(f"{served.url}/ws") for _ in range(16)]
+            counts = await in_thread(served.connections)
+            assert sum(counts.values()) == 17  # and the one that asks
+            assert max(counts.values()) - min(counts.values()) <= 1
+            for one in sockets:
+                await one.close()
+            await in_thread(wait_until, lambda: sum(served.connections().values()) == 1)
+
+    with Served("mine:app", *LIMITED, cwd=tmp_path) as served:
+        asyncio.run(spread(served.until_ready()))
+
+
+def test_a_dead_server_s_stale_load_does_not_block_the_rest_even_if_nobody_clears_it() -> None:
+    with Served(*LIMITED) as served, Open(served.until_ready()) as opened:
+        for _ in range(8):
+            opened.one()
+        assert opened.counts() == [2, 2, 2, 2]
+        # With the manager stopped the row stays as it is: fewer connections than anybody's, soon.
+        served.process.send_signal(signal.SIGSTOP)
+        victim = served.servers()[0]
+        victim.kill()
+        wait_until(lambda: victim.pid not in {server.pid for server in served.servers()})
+        times = [opened.one() for _ in range(12)]
+        served.process.send_signal(signal.SIGCONT)
+
+        # Each of the other three waits once, for PATIENCE; it does so three times if those are unequal.
+        assert sum(seconds > PATIENCE * 0.8 for seconds in times) <= 6, times
+        assert sum(times) < 6 * PATIENCE + 4, times
+
+
+def test_a_stopped_server_does_not_block_the_rest_and_a_lone_survivor_accepts() -> None:
+    with Served(*LIMITED) as served, Open(served.until_ready()) as opened:
+        for _ in range(4):
+            opened.one()
+        servers = served.servers()
+        for server in servers[:3]:
+            server.suspend()
+        # Those that are connected to a stopped server already are not answered; new ones are.
+        times = [opened.one() for _ in range(10)]
+        for server in servers[:3]:
+            server.resume()
+
+        assert sum(seconds > PATIENCE * 0.8 for seconds in times) <= 3, times

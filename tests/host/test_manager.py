@@ -1,0 +1,488 @@
+"""The server process manager with real processes: what it hands out, every death, every end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gatecount import AdmissionCounters, AtomicArray, SharedAdmissionStats
+from gatecount.frontend import keeper
+from gatecount.frontend.errors import StartError
+from gatecount.frontend.keeper import back_off
+from gatecount.frontend.manager import ServerProcessManager
+from gatecount.frontend.settings import ServeSettings
+from host import targets
+from support import DEADLINE, wait_until
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def report() -> Iterator[tuple[Connection, Connection]]:
+    """A pipe: what the servers send into its second end comes out of the first."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    with here, there:
+        yield here, there
+
+
+def settings(**changed: Any) -> ServeSettings:
+    return ServeSettings(**{"workers": 2, "max_num_queued_reqs": 10, "shutdown_timeout": 1.0, **changed})
+
+
+def heard(connection: Connection) -> Any:
+    assert connection.poll(DEADLINE), "no server said anything"
+    return connection.recv()
+
+
+def alive(pid: int | None) -> bool:
+    try:
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def held(manager: ServerProcessManager) -> int:
+    """What all servers hold, as one who holds nothing sees it: word by word, and by the cap itself."""
+    count = len(manager.board)
+    shown = sum(manager.counters[8 * index] for index in range(count))
+    if isinstance(manager.counters, AdmissionCounters):
+        assert manager.counters.in_flight >= 0
+        return manager.counters.in_flight
+    return int(shown)
+
+
+@contextlib.contextmanager
+def holding(
+    report: tuple[Connection, Connection], n: int = 3, on_exit: Any = "respawn", **changed: Any
+) -> Iterator[ServerProcessManager]:
+    """Two servers that hold n each."""
+    here, there = report
+    with ServerProcessManager(targets.hold, settings(**changed), (there, n), on_exit=on_exit) as manager:
+        first = sorted(heard(here) for _ in range(2))
+        assert first == [(0, manager.pids[0], True), (1, manager.pids[1], True)]
+        assert held(manager) == 2 * n
+        yield manager
+
+
+def test_each_server_is_told_its_place_and_all_share_one_hard_cap(
+    report: tuple[Connection, Connection],
+) -> None:
+    here, there = report
+    with ServerProcessManager(targets.tell, settings(workers=3), (there,)) as manager:
+        told = sorted((heard(here) for _ in range(3)), key=lambda what: what[0]["client_index"])
+        for index, (config, rows, shared, _) in enumerate(told):
+            assert config == {
+                "client_count": 3,
+                "client_index": index,
+                "mp_admission_counters": 10,
+            }
+            assert (rows, shared) == (3, True)
+        assert isinstance(manager.counters, AdmissionCounters)
+        assert manager.board.shared
+
+
+def test_an_approximate_cap_is_a_plain_raw_array(report: tuple[Connection, Connection]) -> None:
+    with ServerProcessManager(
+        targets.hold, settings(admission="approximate"), (report[1], 2)
+    ) as manager:
+        assert type(manager.counters).__name__ == f"c_long_Array_{SharedAdmissionStats.num_counters(2)}"
+        assert held(manager) == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"workers": 1},
+        {"workers": 1, "max_num_queued_tokens": 5, "admission": "approximate"},
+        {"workers": 1, "accept": "least-loaded"},
+        {"max_num_queued_reqs": None},
+        {"max_num_queued_reqs": None, "admission": "approximate", "accept": "any"},
+    ],
+    ids=str,
+)
+def test_a_single_server_or_no_cap_shares_no_memory_and_has_no_key_for_it(
+    report: tuple[Connection, Connection], changed: dict[str, Any]
+) -> None:
+    here, there = report
+    gc.collect()
+    before = targets.mappings()
+    with ServerProcessManager(targets.tell, settings(**changed), (there,)) as manager:
+        assert manager.counters is None
+        assert not manager.board.shared
+        assert targets.mappings() == before
+        for _ in manager.pids:
+            config, _, shared, mappings = heard(here)
+            assert sorted(config) == ["client_count", "client_index"]
+            assert not shared
+            assert mappings == []
+
+
+def test_servers_that_share_a_cap_do_share_memory(report: tuple[Connection, Connection]) -> None:
+    # Or the test above would find nothing whatever is there.
+    here, there = report
+    with ServerProcessManager(targets.tell, settings(), (there,)):
+        *_, mappings = heard(here)
+        assert len(mappings) >= 2
+
+
+def test_admission_off_shares_no_counters_but_the_board_of_least_loaded_accept(
+    report: tuple[Connection, Connection],
+) -> None:
+    here, there = report
+    with ServerProcessManager(targets.tell, settings(admission="off"), (there,)) as manager:
+        config, _, shared, _ = heard(here)
+        assert manager.counters is None
+        assert sorted(config) == ["client_count", "client_index"]
+        assert shared
+
+
+@pytest.mark.parametrize("admission", ["hard", "approximate"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1], ids=["SIGKILL", "exit code 0"])
+def test_what_a_server_held_is_back_when_it_ends_and_another_takes_its_index(
+    report: tuple[Connection, Connection], admission: str, how: signal.Signals
+) -> None:
+    with holding(report, admission=admission) as manager:
+        survivor, victim = manager.pids
+        assert victim is not None
+        os.kill(victim, how)
+        wait_until(lambda: held(manager) == 3)  # its successor needs much longer to come up
+        wait_until(lambda: manager.board.at(1).connections is None)
+
+        index, pid, granted = heard(report[0])
+        assert (index, granted) == (1, True)
+        assert manager.pids == (survivor, pid)
+        assert pid != victim
+        assert held(manager) == 6
+        wait_until(lambda: manager.board.at(1).connections == 3)
+    assert held(manager) == 0
+
+
+def test_a_server_comes_back_ten_times_in_a_row_and_nothing_is_lost(
+    report: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "back_off", lambda *_, **__: 0.0)
+    with holding(report, n=5) as manager:  # 10 of 10: a lost permit would refuse the next
+        survivor, victim = manager.pids
+        seen = {victim}
+        for _ in range(10):
+            os.kill(manager.pids[1] or 0, signal.SIGKILL)
+            index, pid, granted = heard(report[0])
+            assert (index, granted) == (1, True)
+            seen.add(pid)
+        assert len(seen) == 11
+        assert manager.pids[0] == survivor
+        assert held(manager) == 10
+        assert manager.failure is None
+
+
+def test_a_death_is_seen_although_the_dead_server_s_own_child_lives_on(
+    report: tuple[Connection, Connection],
+) -> None:
+    here, there = report
+    children = []
+    with ServerProcessManager(targets.hold_with_a_child, settings(workers=1), (there,)) as manager:
+        _, victim, child = heard(here)
+        children.append(child)
+        os.kill(victim, signal.SIGKILL)
+        _, pid, child = heard(here)
+        children.append(child)
+        assert pid != victim
+        assert alive(children[0])
+        assert manager.pids == (pid,)
+        manager.shutdown()
+        assert not alive(pid)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (signal.SIGKILL, "server 1 was ended by signal 9 (SIGKILL)"),
+        (signal.SIGUSR1, "server 1 ended with exit code 0"),
+    ],
+)
+def test_with_on_exit_stop_one_end_is_the_end_of_all(
+    report: tuple[Connection, Connection], how: signal.Signals, said: str
+) -> None:
+    with holding(report, on_exit="stop") as manager:
+        os.kill(manager.pids[1] or 0, how)
+        wait_until(lambda: manager.ended)
+        assert manager.failure == said
+        assert manager.pids == (None, None)
+        assert held(manager) == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("says why", "server 2 failed: there is no model of that name"),
+        ("exit code 3", "server 2 ended with exit code 3 before it was ready"),
+        ("exit code 0", "server 2 ended with exit code 0 before it was ready"),
+        ("SIGKILL", r"server 2 was ended by signal 9 \(SIGKILL\) before it was ready"),
+        ("is never ready", r"server \d was not ready within 1 s"),
+    ],
+)
+def test_if_one_fails_while_it_starts_all_are_ended_and_one_line_says_why(how: str, said: str) -> None:
+    manager = ServerProcessManager(
+        targets.fail_at,
+        settings(workers=3),
+        (2, how),
+        start_timeout=1.0 if how == "is never ready" else 60.0,
+    )
+    manager.start()
+    with pytest.raises(StartError, match=said):
+        manager.wait_until_ready()
+
+    assert manager.ended
+    assert manager.pids == (None, None, None)
+    assert multiprocessing.active_children() == []
+
+
+class PretendedEngine:
+    """As far as the manager knows engines; it ends when told to."""
+
+    def __init__(self, connections: int = 100) -> None:
+        self._here, self._there = multiprocessing.Pipe(duplex=False)
+        self._connections = connections
+
+    @property
+    def sentinel(self) -> int:
+        return self._here.fileno()
+
+    def end(self) -> None:
+        self._there.close()
+
+    def cause_of_end(self) -> str:
+        return "was ended by signal 9"
+
+    def connect(self) -> socket.socket:
+        if not self._connections:
+            raise OSError("too many open files")
+        self._connections -= 1
+        here, there = socket.socketpair()
+        there.close()
+        return here
+
+    def wait_until_ready(self, timeout: float) -> None:
+        raise StartError("the engine could not load its model")
+
+
+def test_if_the_third_process_cannot_even_be_made_the_others_are_ended() -> None:
+    manager = ServerProcessManager(
+        targets.fail_at, settings(workers=4), (-1, ""), engine=PretendedEngine(connections=2)
+    )
+    manager.start()
+    with pytest.raises(StartError, match="server 2 cannot be started: too many open files"):
+        manager.wait_until_ready()
+
+    assert multiprocessing.active_children() == []
+
+
+def test_what_cannot_be_pickled_is_a_start_error_and_leaves_no_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    manager = ServerProcessManager(lambda _: None, settings())
+    manager.start()
+    with pytest.raises(StartError, match="pickle"):
+        manager.wait_until_ready()
+
+    assert multiprocessing.active_children() == []
+
+
+def test_the_end_of_the_engine_is_the_end_of_all(report: tuple[Connection, Connection]) -> None:
+    engine = PretendedEngine()
+    with ServerProcessManager(targets.hold, settings(), (report[1], 1), engine=engine) as manager:
+        engine.end()
+        wait_until(lambda: manager.ended)
+
+        assert manager.failure == "the engine was ended by signal 9"
+        assert manager.pids == (None, None)
+
+
+def test_an_engine_that_ends_while_it_loads_is_the_reason_given_and_not_its_servers() -> None:
+    engine = PretendedEngine()
+    manager = ServerProcessManager(targets.fail_at, settings(), (0, "is never ready"), engine=engine)
+    manager.start()
+    engine.end()
+    with pytest.raises(StartError, match="the engine could not load its model"):
+        manager.wait_until_ready()
+
+    assert multiprocessing.active_children() == []
+
+
+def test_a_server_that_ends_a_moment_before_the_engine_is_not_the_reason_given() -> None:
+    engine = PretendedEngine()
+    manager = ServerProcessManager(
+        targets.fail_at, settings(workers=1), (0, "exit code 3"), engine=engine
+    )
+    manager.start()
+    pid = wait_until(lambda: manager.pids[0])
+    wait_until(lambda: not alive(pid))
+    engine.end()
+    with pytest.raises(StartError, match="the engine could not load its model"):
+        manager.wait_until_ready()
+
+
+def test_a_crash_loop_is_backed_off_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    starts = AtomicArray(64)
+    caplog.set_level(logging.INFO, logger="gatecount.frontend")
+    with ServerProcessManager(
+        targets.crash_after_the_first, settings(workers=1), (starts, 3)
+    ) as manager:
+        os.kill(manager.pids[0] or 0, signal.SIGKILL)
+        wait_until(lambda: any("serves again" in line for line in caplog.messages))
+
+    assert starts[0] == 5
+    times = [starts[8 + start] / 1e9 for start in range(5)]
+    # Killed: at once. Then each crash before it was ready doubles the wait.
+    for start, at_least in ((2, 0.2), (3, 0.4), (4, 0.8)):
+        assert times[start] - times[start - 1] >= at_least
+    crash = "server 0 ended with exit code 5 before it was ready"
+    assert [line.partition(" (process")[0] for line in caplog.messages] == [
+        "server 0 was ended by signal 9 (SIGKILL); another takes its index now",
+        f"{crash}, 2 times in a row; another takes its index in 0.2 s",
+        f"{crash}, 3 times in a row; another takes its index in 0.4 s",
+        f"{crash}, 4 times in a row; another takes its index in 0.8 s",
+        "server 0 serves again",
+    ]
+
+
+def test_the_wait_before_a_start_doubles_up_to_a_bound() -> None:
+    assert [back_off(k, served=False) for k in range(9)] == [
+        0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0,
+    ]  # fmt: skip
+    assert back_off(10_000, served=False) == 10.0
+    assert [back_off(k, served=True) for k in range(9)] == [
+        0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0,
+    ]  # fmt: skip
+
+
+def test_a_server_that_ignores_being_told_to_stop_is_killed_when_its_time_is_over() -> None:
+    with ServerProcessManager(targets.ignore_sigterm, settings()) as manager:
+        pids = manager.pids
+        began = time.monotonic()
+        manager.shutdown(0.3)
+
+        assert 0.3 <= time.monotonic() - began < 5
+        assert not any(alive(pid) for pid in pids)
+        assert manager.failure is None
+
+
+def test_a_second_shutdown_can_shorten_the_first() -> None:
+    with ServerProcessManager(targets.ignore_sigterm, settings()) as manager:
+        manager.ask_to_stop(1000.0)
+        began = time.monotonic()
+        manager.shutdown(0.1)
+        manager.shutdown(1000.0)
+
+        assert time.monotonic() - began < 5
+
+
+def test_shutdown_before_the_servers_are_ready_ends_those_that_are_starting() -> None:
+    manager = ServerProcessManager(targets.fail_at, settings(workers=3), (1, "is never ready"))
+    manager.start()
+    wait_until(lambda: manager.pids[0] is not None)
+    manager.shutdown()
+
+    assert manager.ended
+    assert multiprocessing.active_children() == []
+    with pytest.raises(StartError, match="told to stop"):
+        manager.wait_until_ready()
+
+
+def test_a_manager_that_was_never_started_has_nothing_to_end() -> None:
+    manager = ServerProcessManager(targets.ignore_sigterm, settings())
+    manager.shutdown()
+
+    assert manager.ended
+    with pytest.raises(RuntimeError, match="started already"):
+        manager.start()
+
+
+def test_a_manager_that_is_collected_ends_its_servers() -> None:
+    manager = ServerProcessManager(targets.fail_at, settings(), (-1, ""))
+    manager.start()
+    manager.wait_until_ready()
+    pids = manager.pids
+    assert all(alive(pid) for pid in pids)
+    manager.again = manager  # type: ignore[attr-defined]  # only the collector of cycles finds it
+    del manager
+    gc.collect()
+
+    assert not any(alive(pid) for pid in pids)
+
+
+NEVER_SHUT_DOWN = """
+import gc, os, sys, weakref
+
+class Early: pass
+early = Early()
+weakref.finalize(early, int)  # so weakref's exit function comes after multiprocessing's
+
+from gatecount.frontend.manager import ServerProcessManager
+from gatecount.frontend.settings import ServeSettings
+from host import targets
+
+if __name__ == "__main__":
+    manager = ServerProcessManager(targets.fail_at, ServeSettings(workers=2), (-1, ""))
+    manager.start()
+    manager.wait_until_ready()
+    pids = manager.pids
+    if os.fork() == 0:
+        gone = manager
+        del manager, gone
+        gc.collect()
+        sys.exit(0)  # with every exit function
+    os.wait()
+    for pid in pids:
+        os.kill(pid, 0)  # a copy has ended nothing
+    print(*pids)
+"""
+
+
+def test_servers_end_with_an_interpreter_that_forgets_them_and_not_with_its_forked_child(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "never_shut_down.py"
+    program.write_text(NEVER_SHUT_DOWN)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: ServerProcessManager(targets.tell, settings(workers=0)), "workers"),
+        (lambda: ServerProcessManager(targets.tell, settings(), on_exit="retry"), "on_exit"),  # type: ignore[arg-type]
+    ],
+)
+def test_misuse_names_the_argument(make: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        make()
