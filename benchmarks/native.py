@@ -24,7 +24,7 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra"]
 def compile_core_benchmark(directory: Path) -> Path:
     """Build bench_core.c with the package's own cap.c; needs a compiler."""
     program = directory / "bench_core"
-    _compile([f"-I{CORE}", str(HERE / "bench_core.c"), str(CORE / "cap.c")], program)
+    _compile([f"-I{CORE}", str(HERE / "bench_core.c"), str(CORE / "cap.c"), str(CORE / "wait.c")], program)
     return program
 
 
