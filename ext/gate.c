@@ -326,7 +326,7 @@ enum cap_result gate_reserve_or_wait(struct gate *gate, const struct cap_ask *as
                                      uint32_t *refused_by)
 {
     for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
-        if (asks[cap].n)
+        if (turns && asks[cap].n)
             turns[cap] = wait_announce(gate->caps[cap].shared);
     return try_all(gate, asks, refused_by);
 }
@@ -389,8 +389,9 @@ void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_st
         uint64_t peak = atomic_load_explicit(&ledger->peak, memory_order_relaxed);
         if (peak > statistics->peak)
             statistics->peak = peak;
-        statistics->admitted += atomic_load_explicit(&ledger->admitted, memory_order_relaxed);
-        statistics->refused += atomic_load_explicit(&ledger->refused, memory_order_relaxed);
-        statistics->waiting += atomic_load_explicit(&ledger->waiting, memory_order_relaxed);
+        struct gate_calls calls = gate_calls(segment, cap, slot);
+        statistics->admitted += calls.admitted;
+        statistics->refused += calls.refused;
+        statistics->waiting += calls.waiting;
     }
 }

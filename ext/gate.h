@@ -35,6 +35,11 @@ struct gate_statistics {
     uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs, waiting, timeouts, too_large;
 };
 
+/* What one slot's owners have called: admitted and refused since the segment was made, waiting now. */
+struct gate_calls {
+    uint64_t admitted, refused, waiting;
+};
+
 /* Why a call was refused. */
 enum gate_reason {
     GATE_FULL,
@@ -68,7 +73,7 @@ enum cap_result gate_take(struct gate *gate, uint32_t cap, struct cap_ask ask);
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n);
 
 /* Reserve as gate_reserve_all does, for a caller that waits if it is refused: that is not counted as a refusal, and
- * turns[*refused_by] gets the turn to sleep on (wait_sleep). */
+ * turns[*refused_by] gets the turn to sleep on (wait_sleep); turns is NULL if it will try once more before that. */
 enum cap_result gate_reserve_or_wait(struct gate *gate, const struct cap_ask *asks, uint32_t *turns,
                                      uint32_t *refused_by);
 
@@ -92,6 +97,17 @@ uint32_t gate_reclaim(struct gate *gate);
 void gate_close(struct gate *gate);
 
 void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics);
+
+/* Read a slot's counts of calls. Relaxed: statistics, each true by itself. */
+static inline struct gate_calls gate_calls(const struct segment *segment, uint32_t cap, uint32_t slot)
+{
+    const struct layout_ledger *ledger = &segment_cap(segment, cap).ledgers[slot];
+    return (struct gate_calls){
+        .admitted = atomic_load_explicit(&ledger->admitted, memory_order_relaxed),
+        .refused = atomic_load_explicit(&ledger->refused, memory_order_relaxed),
+        .waiting = atomic_load_explicit(&ledger->waiting, memory_order_relaxed),
+    };
+}
 
 static inline _Atomic int64_t *gate_counter(const struct gate *gate, uint32_t cap)
 {
