@@ -7,6 +7,7 @@
 # The gate's critical section guards its lines and their waiters. Nobody sleeps or blocks inside it.
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.float cimport PyFloat_CheckExact
 
 cdef object monotonic = time.monotonic
 cdef double FOREVER = float("inf")
@@ -19,7 +20,7 @@ cdef double to_seconds(object timeout) except -1.0:
     cdef double seconds
     if timeout is None:
         return FOREVER
-    if PyBool_Check(timeout) or not (PyLong_CheckExact(timeout) or hasattr(timeout, "__float__")):
+    if not PyFloat_CheckExact(timeout) and (PyBool_Check(timeout) or not hasattr(timeout, "__float__")):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__} ({_shown(timeout)})")
     try:
         seconds = timeout
