@@ -32,7 +32,7 @@ bench: $(VENV)/.bench  ## Measure against competitors and print one table of rat
 .PHONY: single-step
 single-step:  ## Kill a process at every instruction while rivals act at every other (minutes)
 	@mkdir -p build
-	$(CC) -std=c11 -Wall -Wextra -O2 -Iext tests/c/test_single_step.c $(addprefix ext/,cap.c gate.c owner.c segment.c) \
+	$(CC) -std=c11 -Wall -Wextra -O2 -Iext tests/c/test_single_step.c $(addprefix ext/,cap.c gate.c owner.c segment.c wait.c) \
 		-o build/test_single_step -pthread
 	build/test_single_step every && build/test_single_step grid
 

@@ -2,8 +2,8 @@
 
 from setuptools import Extension, setup
 
-CORE = ["cap", "gate", "owner", "segment"]
-HEADERS = ["atomics", "cap", "counters", "gate", "layout", "owner", "segment", "tally"]
+CORE = ["cap", "gate", "owner", "segment", "wait"]
+HEADERS = ["atomics", "cap", "counters", "gate", "layout", "owner", "segment", "tally", "wait"]
 
 setup(
     ext_modules=[
@@ -12,7 +12,7 @@ setup(
             ["ext/_core.pyx", *(f"ext/{name}.c" for name in CORE)],
             include_dirs=["ext"],
             depends=[
-                *(f"ext/_{name}.pxi" for name in ("c", "gate", "stats", "words")),
+                *(f"ext/_{name}.pxi" for name in ("c", "gate", "permit", "stats", "wait", "words")),
                 *(f"ext/{name}.h" for name in HEADERS),
             ],
             extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"],

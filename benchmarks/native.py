@@ -22,9 +22,10 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra"]
 
 
 def compile_core_benchmark(directory: Path) -> Path:
-    """Build bench_core.c with the package's own cap.c; needs a compiler."""
+    """Build bench_core.c with the package's own cap.c and what that needs; needs a compiler."""
     program = directory / "bench_core"
-    _compile([f"-I{CORE}", str(HERE / "bench_core.c"), str(CORE / "cap.c")], program)
+    sources = [HERE / "bench_core.c", CORE / "cap.c", CORE / "wait.c"]
+    _compile([f"-I{CORE}", *map(str, sources)], program)
     return program
 
 

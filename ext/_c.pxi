@@ -1,5 +1,6 @@
 # What the compiled core offers to _core.pyx. Structs stay opaque but for the fields that are converted.
 
+from libc.stdint cimport UINT64_MAX as NO_BOUND
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.types cimport mode_t
 
@@ -86,19 +87,40 @@ cdef extern from "gate.h" nogil:
     const int GATE_ANY_SLOT
     struct gate_t "gate":
         owner_t owner
+        bint hard
     struct statistics_t "gate_statistics":
-        uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs
+        uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs, waiting, timeouts, too_large
+    struct gate_calls_t "gate_calls":
+        uint64_t admitted, refused, waiting
+    gate_calls_t gate_calls(const segment_t *segment, uint32_t cap, uint32_t slot)
+    enum gate_reason:
+        GATE_FULL
+        GATE_TIMEOUT
+        GATE_TOO_LARGE
     void gate_initialise(gate_t *gate, const segment_t *segment)
     owner_result gate_claim(gate_t *gate, int slot)
     cap_result gate_reserve(gate_t *gate, uint32_t cap, cap_ask ask)
     cap_result gate_release(gate_t *gate, uint32_t cap, uint32_t n)
     cap_result gate_reserve_all(gate_t *gate, const cap_ask *asks, uint32_t *refused_by)
+    cap_result gate_reserve_or_wait(gate_t *gate, const cap_ask *asks, uint32_t *turns, uint32_t *refused_by)
+    bint gate_too_large(const gate_t *gate, const cap_ask *asks, uint32_t *refused_by)
+    bint gate_wait_enter(gate_t *gate, uint32_t cap, uint64_t most)
+    void gate_wait_leave(gate_t *gate, uint32_t cap)
+    void gate_refuse(gate_t *gate, uint32_t cap, gate_reason why)
     cap_result gate_take(gate_t *gate, uint32_t cap, cap_ask ask)
     uint32_t gate_reclaim(gate_t *gate)
     uint32_t gate_held(const gate_t *gate, uint32_t cap)
     word_t *gate_counter(const gate_t *gate, uint32_t cap)
     void gate_close(gate_t *gate)
     void gate_statistics(const segment_t *segment, uint32_t cap, statistics_t *statistics)
+
+cdef extern from "wait.h" nogil:
+    const uint64_t WAIT_SLICE
+    const uint64_t WAIT_FIRST_LOOK
+    enum wait_result:
+        WAIT_MOVED
+    wait_result wait_sleep(const layout_cap_t *cap, uint32_t seen, uint64_t nanoseconds)
+    void wait_wake(layout_cap_t *cap)
 
 cdef extern from "tally.h" nogil:
     struct tally_t "tally":

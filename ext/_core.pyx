@@ -4,7 +4,7 @@
 
 Methods of one object exclude each other on builds without a GIL (a critical section on the object, process-local),
 which is what the C code asks of its caller. Nothing here gives up the GIL but what may wait: opening a file that is
-being created, and claiming a slot that is being freed.
+being created, claiming a slot that is being freed, and waiting for room.
 
 Every class that points into a mapping is no_gc_clear: the collector of cycles must not take its segment away before
 __dealloc__ has freed its slot, or while a finalizer may still use it. None of them can be a cycle by itself.
@@ -27,9 +27,12 @@ import reprlib
 import time
 import warnings
 import weakref
+from _thread import allocate_lock, start_new_thread
+from collections import deque
 from types import MappingProxyType, MethodDescriptorType
 
-from gatecount.errors import GateClosed, LayoutMismatch, NotOwner, SlotsExhausted, UnknownCap
+from gatecount.errors import (
+    GateClosed, GateFull, GateTimeout, LayoutMismatch, NotOwner, SlotsExhausted, UnknownCap)
 
 cdef extern from "string.h":
     size_t strnlen(const char *text, size_t size)
@@ -241,4 +244,6 @@ cdef class Segment:
 
 include "_words.pxi"
 include "_gate.pxi"
+include "_permit.pxi"
+include "_wait.pxi"
 include "_stats.pxi"

@@ -34,6 +34,8 @@ cdef class GateCore:
     cdef int _default  # index of the cap meant where none is named; -1: there is none
     cdef bint _closed
     cdef double _exhausted_until  # monotonic
+    cdef dict lines  # of those who wait, by what for (_wait.pxi)
+    cdef uint32_t line_forks
     cdef object __weakref__
 
     def __cinit__(self, Segment segment not None, *_args, **_kwargs):
@@ -41,6 +43,7 @@ cdef class GateCore:
         self.segment = segment
         self._index = {name: i for i, name in enumerate(segment.caps)}
         self._default = self._index.get("requests", -1)
+        self.lines = {}
         gate_initialise(&self.c, &segment.c)
         self._closed = False
 
@@ -127,29 +130,128 @@ cdef class GateCore:
             f"n is {units}, but this process holds {held} of cap {self.segment.caps[index]!r}: "
             "release only what this process reserved", requested=units, held=held)
 
-    def _admit(self, kind, dict amounts, headroom):
-        """Reserve units per cap name, all or nothing, and return a permit of that kind, or the name of the cap that
-        refused. Nothing can come between the reserve and the permit, not even a signal handler that raises."""
-        cdef PermitCore permit = kind.__new__(kind)
+    def acquire(self, n=1, *, cap=None, timeout=None, headroom=0, max_waiting=None):
+        """Reserve n units, waiting for room if there is none. Give them back with `release`.
+
+        n, cap and headroom are as for `try_acquire`. timeout is how many seconds to wait at most: None is for ever, 0
+        not at all. max_waiting is how many calls, over all processes, may wait for the cap already; None is no bound.
+        The thread sleeps in the kernel, and is woken by a release in any process, a higher limit, or a death that is
+        found out (looked for every 50 ms). Of those who wait in one process, with the same headroom, threads and tasks
+        alike, the oldest comes first; a call that does not wait, and another process, may come before it. Ctrl-C and
+        other signal handlers run at once; if one raises, nothing is reserved and nobody waits any more.
+        Raises GateTimeout when the time is up; GateFull at once if timeout is 0, if max_waiting calls wait already, and
+        if n + headroom is over the limit as it stands, since waiting could not help; GateClosed, also if the gate is
+        closed meanwhile; and all else that `try_acquire` does.
+        """
         cdef cap_ask asks[32]
-        cdef uint32_t refused_by = 0
+        cdef int index = self._cap(cap)
+        cdef PermitCore permit
+        cdef double seconds = to_seconds(timeout)
+        cdef uint64_t most = to_most(max_waiting)
+        memset(asks, 0, sizeof(asks))
+        asks[index] = cap_units(<uint32_t>to_units(n, "n", 1))
+        asks[index].headroom = to_units(headroom, "headroom", 0)
+        with cython.critical_section(self):
+            if self._granted(asks, seconds):
+                return
+        permit = self._permit(PermitCore, asks, None)
+        self._wait_for(permit, asks, seconds, most)
+        permit.held = False  # the units are the caller's
+
+    def _admit(self, kind, dict amounts, headroom, timeout, max_waiting):
+        """Reserve units per cap name, all or nothing, waiting for room, and return a permit of that kind.
+
+        Nothing can come between the reserve and the permit, not even a signal handler that raises."""
+        cdef cap_ask asks[32]
+        cdef double seconds = to_seconds(timeout)
+        cdef uint64_t most = to_most(max_waiting)
+        self._ask(asks, amounts, headroom)
+        cdef PermitCore permit = self._permit(kind, asks, amounts)
+        with cython.critical_section(self):
+            if self._granted(asks, seconds):
+                permit.forks = owner_forks()
+                permit.held = True
+                return permit
+        self._wait_for(permit, asks, seconds, most)
+        return permit
+
+    def _waiter(self, kind, dict amounts, headroom, timeout, max_waiting):
+        """Return one who will wait as `_admit` does, and does not yet."""
+        cdef cap_ask asks[32]
+        self._ask(asks, amounts, headroom)
+        return self._waiter_for(self._permit(kind, asks, amounts), asks, to_seconds(timeout), to_most(max_waiting))
+
+    cdef int _ask(self, cap_ask *asks, dict amounts, headroom) except -1:
         cdef int64_t free = to_units(headroom, "headroom", 0)
         cdef int index
-        memset(asks, 0, sizeof(asks))
+        memset(asks, 0, 32 * sizeof(cap_ask))
         for name, n in amounts.items():
             index = self._cap(name)
             asks[index] = cap_units(<uint32_t>to_units(n, name, 1))
             asks[index].headroom = free
-            permit.units[index] = asks[index].n
+        return 0
+
+    cdef PermitCore _permit(self, kind, const cap_ask *asks, dict amounts):
+        cdef PermitCore permit = kind.__new__(kind)
+        cdef uint32_t i
+        for i in range(self.segment.c.shape.caps):
+            permit.units[i] = asks[i].n
         permit.gate = self
-        permit.amounts = MappingProxyType(amounts)
-        with cython.critical_section(self):
-            self._ready()
-            if gate_reserve_all(&self.c, asks, &refused_by) != CAP_DONE:
-                return self.segment.caps[refused_by]
-            permit.forks = owner_forks()
-            permit.held = True
+        permit.amounts = None if amounts is None else MappingProxyType(amounts)
         return permit
+
+    cdef bint _granted(self, const cap_ask *asks, double seconds) except -1:
+        """Reserve at once if nobody of this process waits; false if that is refused and there is time to wait."""
+        cdef uint32_t refused_by = 0
+        self._ready()
+        if seconds == 0.0:
+            if gate_reserve_all(&self.c, asks, &refused_by) != CAP_DONE:
+                raise GateFull(*self.state_of(refused_by), asks[refused_by].n, asks[refused_by].headroom)
+            return True
+        return not self.lines and gate_reserve_or_wait(&self.c, asks, NULL, &refused_by) == CAP_DONE
+
+    cdef int _wait_for(self, PermitCore permit, const cap_ask *asks, double seconds, uint64_t most) except -1:
+        """Wait as a thread does until the permit is granted."""
+        cdef Waiter waiter = self._waiter_for(permit, asks, seconds, most)
+        try:
+            if not waiter.join():
+                waiter.stay()
+            waiter.take()
+        finally:
+            waiter.leave()
+        return 0
+
+    cdef Waiter _waiter_for(self, PermitCore permit, const cap_ask *asks, double timeout, uint64_t most):
+        cdef Waiter waiter = Waiter.__new__(Waiter)
+        cdef uint32_t i
+        waiter.gate, waiter.permit, waiter.timeout, waiter.most = self, permit, timeout, most
+        waiter.key = self.line_key(asks)
+        for i in range(self.segment.c.shape.caps):
+            waiter.asks[i] = asks[i]
+        return waiter
+
+    cdef tuple line_key(self, const cap_ask *asks):
+        """Return what those have in common who stand in one line: caps and headroom."""
+        cdef uint64_t caps = 0
+        cdef int64_t headroom = 0
+        cdef uint32_t i
+        for i in range(self.segment.c.shape.caps):
+            if asks[i].n:
+                caps |= <uint64_t>1 << i
+                headroom = asks[i].headroom
+        return caps, headroom
+
+    cdef int wake(self, uint32_t cap) except -1:
+        """Wake all that sleep on a cap, in all processes."""
+        cdef cap_t shared = segment_cap(&self.segment.c, cap)
+        wait_wake(shared.shared)
+        return 0
+
+    cdef tuple state_of(self, uint32_t cap):
+        """Return name, limit and units in flight of a cap: what its errors tell."""
+        cdef statistics_t s
+        gate_statistics(&self.segment.c, cap, &s)
+        return self.segment.caps[cap], s.limit, s.in_flight
 
     def held(self, *, cap=None):
         """Return the units that this process holds under a cap."""
@@ -159,7 +261,7 @@ cdef class GateCore:
             return gate_held(&self.c, index) if owner_is_mine(&self.c.owner) else 0
 
     def set_limit(self, cap, limit):
-        """Set a cap's limit, from 0 to 4,294,967,295, for every process at once.
+        """Set a cap's limit, from 0 to 4,294,967,295, for every process at once, and wake those who wait.
 
         It holds for every reserve that starts after this returned. Units granted stay granted: below what is in
         flight, nobody is admitted until it has drained. Raises UnknownCap, TypeError, ValueError, GateClosed.
@@ -183,13 +285,28 @@ cdef class GateCore:
             return gate_reclaim(&self.c)
 
     def cap_statistics(self, int index):
-        """Return (in_flight, limit, peak, admitted, refused, reclaimed, repairs) of a cap. Writes nothing."""
+        """Return (in_flight, limit, peak, admitted, refused, reclaimed, repairs, waiting, timeouts, too_large) of a cap.
+        Writes nothing."""
         cdef statistics_t s
         self._open()
         if not 0 <= index < len(self.segment.caps):
             raise IndexError(f"cap {index} of {len(self.segment.caps)}")
         gate_statistics(&self.segment.c, index, &s)
-        return s.in_flight, s.limit, s.peak, s.admitted, s.refused, s.reclaimed, s.repairs
+        return (s.in_flight, s.limit, s.peak, s.admitted, s.refused, s.reclaimed, s.repairs, s.waiting, s.timeouts,
+                s.too_large)
+
+    def slot_statistics(self, uint32_t slot):
+        """Return (admitted, refused, waiting) of a slot, each a tuple by cap. Writes nothing."""
+        cdef uint32_t i
+        cdef gate_calls_t calls
+        self._open()
+        if slot >= self.segment.c.shape.slots:
+            raise IndexError(f"slot {slot} of {self.segment.c.shape.slots}")
+        told = []
+        for i in range(self.segment.c.shape.caps):
+            calls = gate_calls(&self.segment.c, i, slot)
+            told.append((calls.admitted, calls.refused, calls.waiting))
+        return tuple(zip(*told))
 
     def owners(self):
         """Return (slot, pid, alive, age in seconds, units held per cap) of each owned slot. Writes nothing shared."""
@@ -228,74 +345,15 @@ cdef class GateCore:
         return self._closed
 
     def close(self):
-        """Give back everything this process holds, free its slot and stop using the gate. Closing twice is fine."""
+        """Give back everything this process holds, free its slot and stop using the gate. Closing twice is fine.
+
+        Calls of this process that wait get GateClosed."""
         with cython.critical_section(self):
             self._closed = True
             gate_close(&self.c)
-
-
-@cython.no_gc_clear
-cdef class PermitCore:
-    """Units granted under one or several caps, given back once: by whoever comes first, or when dropped."""
-
-    cdef readonly GateCore gate
-    cdef readonly object amounts  # units per cap name, read-only
-    cdef uint32_t units[32]  # the same by index
-    cdef uint32_t forks
-    cdef bint held
-    cdef object __weakref__
-
-    def __dealloc__(self):
-        # Not in a forked child: there it is the parent's.
-        if self.held and self.forks == owner_forks() and not self.gate._closed:
-            self._give_back()
-            # Where warnings are errors, Cython shows it as from any finalizer.
-            warnings.warn(f"Permit {dict(self.amounts)} was dropped without release", ResourceWarning)
-
-    cdef int _give_back(self) except? -2:
-        """Release what is held; return the index of the first cap of which less was left, or -1."""
-        cdef int short_of = -1
-        cdef uint32_t i
-        self.held = False
-        with cython.critical_section(self.gate):
-            if owner_is_mine(&self.gate.c.owner):
-                for i in range(self.gate.segment.c.shape.caps):
-                    if self.units[i] and gate_release(&self.gate.c, i, self.units[i]) != CAP_DONE and short_of < 0:
-                        short_of = i
-        return short_of
-
-    @property
-    def released(self):
-        """Whether the units were given back."""
-        return not self.held
-
-    def release(self):
-        """Give the units back; a second call does nothing.
-
-        Raises NotOwner in a process other than the one they were granted to, and if `Gate.release` has given them
-        back already; what is left of them under other caps is given back all the same.
-        """
-        cdef int short_of
-        if self.forks != owner_forks():
-            raise NotOwner("this permit was granted to the parent process, which still holds it")
-        with cython.critical_section(self):
-            if not self.held:
-                return
-            short_of = self._give_back()
-        if short_of >= 0 and not self.gate._closed:
-            raise self.gate._not_held(short_of, self.units[short_of])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if self.forks == owner_forks():  # a child forked inside the block leaves it, too, but holds nothing
-            self.release()
-
-    def __repr__(self):
-        if self.gate is None:
-            return "<Permit, never granted>"
-        return f"<{type(self).__name__} {dict(self.amounts)} of {self.gate!r}, {'held' if self.held else 'released'}>"
+            if self.lines and self.line_forks == owner_forks():
+                for line in list(self.lines.values()):
+                    (<Line>line).disperse()
 
 
 @cython.no_gc_clear

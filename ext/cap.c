@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "wait.h"
+
 #define STATE_SLOT_SHIFT 22
 #define STATE_TOTAL_SHIFT 32
 #define STATE_TAG_MASK ((UINT64_C(1) << STATE_SLOT_SHIFT) - 1)
@@ -146,6 +148,7 @@ enum cap_result cap_release(const struct cap *cap, uint32_t slot, uint32_t n)
         help(cap, slot, w);
     while (!swap(cap, &w, state_total(w) - n, slot, sequence));
     settle(mine, sequence, held - n);
+    wait_notify(cap->shared);
     return CAP_DONE;
 }
 
@@ -189,6 +192,7 @@ bool cap_audit(const struct cap *cap)
         return false;
     /* relaxed: a statistic */
     atomic_fetch_add_explicit(&cap->shared->repairs, 1, memory_order_relaxed);
+    wait_notify(cap->shared);
     return true;
 }
 
@@ -196,4 +200,5 @@ void cap_set_limit(const struct cap *cap, uint32_t limit)
 {
     /* release pairs with the acquire in cap_limit */
     atomic_store_explicit(&cap->shared->limit, limit, memory_order_release);
+    wait_notify_change(cap->shared);
 }

@@ -45,8 +45,8 @@
  * Then recovery releases what the slot holds, by the same code in the dead slot's name, so a reclaimer that is
  * killed leaves a slot in one of the states of this table and the next one goes on from there.
  *
- * Who writes what. state: everybody, by compare-and-swap only, so every write continues the release sequence of the
- * one before it. op, held, next and the statistics of a ledger: the slot's owner, or the one process that holds the
+ * Who writes what. state: everybody, by read-modify-writes only, so every write continues the release sequence of the
+ * one before it; who waits adds 0 to it, which is seen by the next to swap it (wait.h). op, held, next and the statistics of a ledger: the slot's owner, or the one process that holds the
  * right to reclaim it (owner.h). helped: everybody else, upwards only. limit: whoever sets it.
  *
  * Orders. A rival that reads state with acquire and finds slot p in it sees p's `op` pending (p stored it before its
@@ -111,8 +111,8 @@ void cap_initialise(const struct cap *cap, const char *name, uint32_t limit);
  * Lock-free; O(1). Acquire and release on success; acquire on refusal. */
 enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, struct cap_ask ask);
 
-/* Give back n >= 1 units of a slot that the caller owns. CAP_NOT_HELD if it holds fewer. Lock-free; O(1).
- * Acquire and release on success. */
+/* Give back n >= 1 units of a slot that the caller owns, and wake who waits for them. CAP_NOT_HELD if it holds fewer.
+ * Lock-free; O(1), and a system call if somebody may be asleep. Acquire and release on success. */
 enum cap_result cap_release(const struct cap *cap, uint32_t slot, uint32_t n);
 
 /* Finish what the dead owner of a slot began, then release all it held; return how many units that were.
@@ -125,7 +125,8 @@ uint32_t cap_recover(const struct cap *cap, uint32_t slot);
  * Acquire and release on repair; acquire otherwise. */
 bool cap_audit(const struct cap *cap);
 
-/* Set the limit. It holds for every call that starts after this returns; units granted stay granted. Release. */
+/* Set the limit, and wake who waits. It holds for every call that starts after this returns; units granted stay granted.
+ * Acquire and release. */
 void cap_set_limit(const struct cap *cap, uint32_t limit);
 
 /* Tell whether an ask fits on top of total. */

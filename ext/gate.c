@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include "wait.h"
+
 #define SWEEP_INTERVAL UINT64_C(20000000) /* nanoseconds between two looks for the dead by one process */
 #define SWEEP_SHARE 50                    /* and 1/50 of its time at most */
 
@@ -76,7 +78,20 @@ static uint32_t recover(struct gate *gate, uint32_t cap, uint32_t slot)
     struct cap *shared = &gate->caps[cap];
     uint32_t units = gate->hard ? cap_recover(shared, slot) : forget(&shared->ledgers[slot]);
     counter_store(counter_at(gate->counters[cap], slot), 0);
+    atomic_store_explicit(&shared->ledgers[slot].waiting, 0, memory_order_relaxed); /* relaxed: a statistic */
+    if (!gate->hard)
+        wait_notify_change(shared->shared);
     return units;
+}
+
+/* Recover what a dead owner held of a cap. It may have died between making room and waking those who wait for it: so
+ * they are woken, whatever it left written (wait.h). */
+static void recover_dead(struct gate *gate, uint32_t cap, uint32_t slot)
+{
+    struct layout_cap *shared = gate->caps[cap].shared;
+    uint32_t units = recover(gate, cap, slot);
+    atomic_fetch_add_explicit(&shared->reclaimed, units, memory_order_relaxed); /* relaxed: a statistic */
+    wait_wake(shared);
 }
 
 uint32_t gate_reclaim(struct gate *gate)
@@ -87,7 +102,7 @@ uint32_t gate_reclaim(struct gate *gate)
         if (!owner_reclaim(&gate->owner, slot))
             continue;
         for (uint32_t cap = 0; cap < shape->caps; cap++)
-            count(&gate->caps[cap].ledgers[slot].reclaimed, recover(gate, cap, slot));
+            recover_dead(gate, cap, slot);
         owner_reclaimed(&gate->owner, slot);
         reclaimed++;
     }
@@ -173,12 +188,33 @@ static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, stru
                       : approximate_reserve(gate, cap, ask);
 }
 
+/* Tell whether an ask could not be granted even if nothing were in flight. */
+static bool too_large(const struct gate *gate, uint32_t cap, struct cap_ask ask)
+{
+    return !cap_fits(ask, 0, cap_limit(&gate->caps[cap]));
+}
+
+void gate_refuse(struct gate *gate, uint32_t cap, enum gate_reason why)
+{
+    struct layout_cap *shared = gate->caps[cap].shared;
+    count(&ledger_of(gate, cap)->refused, 1);
+    /* release pairs with the acquire in gate_statistics: no reason is counted without its refusal */
+    if (why != GATE_FULL)
+        atomic_fetch_add_explicit(why == GATE_TIMEOUT ? &shared->timeouts : &shared->too_large, 1,
+                                  memory_order_release);
+}
+
+static void refuse(struct gate *gate, uint32_t cap, struct cap_ask ask)
+{
+    gate_refuse(gate, cap, too_large(gate, cap, ask) ? GATE_TOO_LARGE : GATE_FULL);
+}
+
 /* Once more, if anybody was dead. Apart, so that a grant need not carry it. */
 static __attribute__((noinline)) enum cap_result reserve_again(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
     enum cap_result result = sweep(gate) ? reserve_once(gate, cap, ask) : CAP_REFUSED;
     if (result != CAP_DONE)
-        count(&ledger_of(gate, cap)->refused, 1);
+        refuse(gate, cap, ask);
     return result;
 }
 
@@ -211,9 +247,12 @@ enum cap_result gate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask
 enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n)
 {
     enum cap_result result = gate_give(gate, cap, n);
-    if (result == CAP_DONE)
-        publish(gate, cap);
-    return result;
+    if (result != CAP_DONE)
+        return result;
+    publish(gate, cap);
+    if (!gate->hard)
+        wait_notify(gate->caps[cap].shared);
+    return CAP_DONE;
 }
 
 /* Tell whether a cap is visibly too full for an ask, without writing anything. */
@@ -241,22 +280,27 @@ static enum cap_result reserve_all_once(struct gate *gate, const struct cap_ask 
     return CAP_DONE;
 }
 
-enum cap_result gate_reserve_all(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
+/* Reserve, look for the dead before giving up, and count what was granted. */
+static enum cap_result try_all(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
 {
     enum cap_result result = reserve_all_once(gate, asks, refused_by);
     if (result != CAP_DONE && sweep(gate))
         result = reserve_all_once(gate, asks, refused_by);
-    if (result != CAP_DONE) {
-        count(&ledger_of(gate, *refused_by)->refused, 1);
-        return result;
-    }
-    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++) {
+    for (uint32_t cap = 0; result == CAP_DONE && cap < gate->segment->shape.caps; cap++) {
         if (!asks[cap].n)
             continue;
         count(&ledger_of(gate, cap)->admitted, 1);
         publish(gate, cap);
     }
-    return CAP_DONE;
+    return result;
+}
+
+enum cap_result gate_reserve_all(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
+{
+    enum cap_result result = try_all(gate, asks, refused_by);
+    if (result != CAP_DONE)
+        refuse(gate, *refused_by, asks[*refused_by]);
+    return result;
 }
 
 uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n)
@@ -276,6 +320,55 @@ uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n)
     return got;
 }
 
+/* ---- waiting ------------------------------------------------------------------------------------------------- */
+
+enum cap_result gate_reserve_or_wait(struct gate *gate, const struct cap_ask *asks, uint32_t *turns,
+                                     uint32_t *refused_by)
+{
+    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
+        if (turns && asks[cap].n)
+            turns[cap] = wait_announce(gate->caps[cap].shared);
+    return try_all(gate, asks, refused_by);
+}
+
+bool gate_too_large(const struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
+{
+    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
+        if (asks[cap].n && too_large(gate, cap, asks[cap])) {
+            *refused_by = cap;
+            return true;
+        }
+    return false;
+}
+
+/* Return how many wait for a cap, in all processes. Sequentially consistent: see gate_wait_enter. */
+static uint64_t waiting(const struct gate *gate, uint32_t cap)
+{
+    uint64_t sum = 0;
+    for (uint32_t slot = 0; slot < gate->segment->shape.slots; slot++)
+        sum += atomic_load_explicit(&gate->caps[cap].ledgers[slot].waiting, memory_order_seq_cst);
+    return sum;
+}
+
+bool gate_wait_enter(struct gate *gate, uint32_t cap, uint64_t most)
+{
+    _Atomic uint64_t *mine = &ledger_of(gate, cap)->waiting;
+    if (most < UINT64_MAX && waiting(gate, cap) >= most && (!sweep(gate) || waiting(gate, cap) >= most))
+        return false;
+    /* seq_cst, and counted before the look: of two that enter at once, at least one sees the other */
+    atomic_fetch_add_explicit(mine, 1, memory_order_seq_cst);
+    if (most == UINT64_MAX || waiting(gate, cap) <= most)
+        return true;
+    gate_wait_leave(gate, cap);
+    return false;
+}
+
+void gate_wait_leave(struct gate *gate, uint32_t cap)
+{
+    /* relaxed: a bound that is seen late refuses one too many for an instant */
+    atomic_fetch_sub_explicit(&ledger_of(gate, cap)->waiting, 1, memory_order_relaxed);
+}
+
 void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics)
 {
     struct cap shared = segment_cap(segment, cap);
@@ -283,16 +376,22 @@ void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_st
     *statistics = (struct gate_statistics){
         .in_flight = segment->shape.mode == LAYOUT_HARD ? cap_total(&shared) : sum < 0 ? 0 : (uint64_t)sum,
         .limit = cap_limit(&shared),
+        /* relaxed: statistics, each true by itself */
         .repairs = atomic_load_explicit(&shared.shared->repairs, memory_order_relaxed),
+        .reclaimed = atomic_load_explicit(&shared.shared->reclaimed, memory_order_relaxed),
+        /* acquire pairs with the release in gate_refuse: the refusals summed below include these */
+        .timeouts = atomic_load_explicit(&shared.shared->timeouts, memory_order_acquire),
+        .too_large = atomic_load_explicit(&shared.shared->too_large, memory_order_acquire),
     };
     for (uint32_t slot = 0; slot < segment->shape.slots; slot++) {
         struct layout_ledger *ledger = &shared.ledgers[slot];
-        /* relaxed: statistics, each true by itself */
+        /* relaxed: as above */
         uint64_t peak = atomic_load_explicit(&ledger->peak, memory_order_relaxed);
         if (peak > statistics->peak)
             statistics->peak = peak;
-        statistics->admitted += atomic_load_explicit(&ledger->admitted, memory_order_relaxed);
-        statistics->refused += atomic_load_explicit(&ledger->refused, memory_order_relaxed);
-        statistics->reclaimed += atomic_load_explicit(&ledger->reclaimed, memory_order_relaxed);
+        struct gate_calls calls = gate_calls(segment, cap, slot);
+        statistics->admitted += calls.admitted;
+        statistics->refused += calls.refused;
+        statistics->waiting += calls.waiting;
     }
 }

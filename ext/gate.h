@@ -29,9 +29,22 @@ struct gate {
     _Atomic int64_t *counters[LAYOUT_MAX_CAPS]; /* slot 0's, per cap */
 };
 
-/* What people want to know of a cap. Units, but for admitted and refused, which count calls. */
+/* What people want to know of a cap. Units, but for admitted, refused and waiting, which count calls. Of those refused,
+ * so many were because their time was up or because they were too large; the others, because the cap was full. */
 struct gate_statistics {
-    uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs;
+    uint64_t in_flight, limit, peak, admitted, refused, reclaimed, repairs, waiting, timeouts, too_large;
+};
+
+/* What one slot's owners have called: admitted and refused since the segment was made, waiting now. */
+struct gate_calls {
+    uint64_t admitted, refused, waiting;
+};
+
+/* Why a call was refused. */
+enum gate_reason {
+    GATE_FULL,
+    GATE_TIMEOUT,   /* it waited, and its time was up */
+    GATE_TOO_LARGE, /* it would not fit if nothing were in flight */
 };
 
 /* Prepare to use a segment that has caps; it must outlive the gate. Claims nothing. */
@@ -59,13 +72,42 @@ uint32_t gate_reserve_up_to(struct gate *gate, uint32_t cap, uint32_t n);
 enum cap_result gate_take(struct gate *gate, uint32_t cap, struct cap_ask ask);
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n);
 
-/* Recover the slots of all owners proved dead and return how many there were. */
+/* Reserve as gate_reserve_all does, for a caller that waits if it is refused: that is not counted as a refusal, and
+ * turns[*refused_by] gets the turn to sleep on (wait_sleep); turns is NULL if it will try once more before that. */
+enum cap_result gate_reserve_or_wait(struct gate *gate, const struct cap_ask *asks, uint32_t *turns,
+                                     uint32_t *refused_by);
+
+/* Tell whether what is asked could not be granted even if nothing were in flight; *refused_by gets the first such cap. */
+bool gate_too_large(const struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by);
+
+/* Count one more caller that waits for a cap, unless `most` do already, over all processes (UINT64_MAX: no bound). There
+ * are never more; of processes that want the last place at one instant all may be refused it. The gate has a slot. */
+bool gate_wait_enter(struct gate *gate, uint32_t cap, uint64_t most);
+
+/* Count one fewer. The gate has the slot that it had. */
+void gate_wait_leave(struct gate *gate, uint32_t cap);
+
+/* Count a refusal that no reserve has counted. The gate has a slot. */
+void gate_refuse(struct gate *gate, uint32_t cap, enum gate_reason why);
+
+/* Recover the slots of all owners proved dead, wake who waits, and return how many owners there were. */
 uint32_t gate_reclaim(struct gate *gate);
 
-/* Give back everything the slot holds and free it. */
+/* Give back everything the slot holds, its callers' places in line too, and free it. */
 void gate_close(struct gate *gate);
 
 void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics);
+
+/* Read a slot's counts of calls. Relaxed: statistics, each true by itself. */
+static inline struct gate_calls gate_calls(const struct segment *segment, uint32_t cap, uint32_t slot)
+{
+    const struct layout_ledger *ledger = &segment_cap(segment, cap).ledgers[slot];
+    return (struct gate_calls){
+        .admitted = atomic_load_explicit(&ledger->admitted, memory_order_relaxed),
+        .refused = atomic_load_explicit(&ledger->refused, memory_order_relaxed),
+        .waiting = atomic_load_explicit(&ledger->waiting, memory_order_relaxed),
+    };
+}
 
 static inline _Atomic int64_t *gate_counter(const struct gate *gate, uint32_t cap)
 {

@@ -6,7 +6,7 @@
  *     offset                        size                 what
  *     0                             128                  header    who made it and how large everything is
  *     128                           64 x slots           owners    one line per slot: who owns it
- *     + 64 x slots                  128 x caps           caps      state word and limit; name
+ *     + 64 x slots                  128 x caps           caps      state word, limit, waiters; name
  *     + 128 x caps                  64 x slots x caps    counters  word 0 = visible count, words 1-7 the host's
  *     + 64 x slots x caps           64 x slots x caps    ledgers   the words that make every operation recoverable
  *     + 64 x slots x caps           8 x words            words     a plain array of counters (AtomicArray)
@@ -19,7 +19,8 @@
  *
  *     header    its creator, once, before anybody else can see it
  *     owner     whoever holds the slot, or holds the right to reclaim it; the word itself by compare-and-swap
- *     cap       line 0 (state, limit): everybody, by compare-and-swap; line 1: the creator, and audits
+ *     cap       line 0 (state, limit, turn, waiters): everybody; line 1: its creator, and whoever repairs, reclaims,
+ *               or has waited in vain: nothing that happens often
  *     counter   the slot's owner; a host, if it likes
  *     ledger    the slot's owner (or its reclaimer), but for `helped`, which the owner's rivals raise
  *     words     everybody
@@ -43,7 +44,7 @@
 #define LAYOUT_CAP_NAME 32u /* bytes, the closing NUL included */
 
 #define LAYOUT_MAGIC UINT64_C(0x31746e756f636e67) /* "gncount1" in memory on a little-endian machine */
-#define LAYOUT_VERSION 1u
+#define LAYOUT_VERSION 2u
 
 enum layout_mode {
     LAYOUT_PLAIN = 0,       /* words only: no slots, no caps */
@@ -76,9 +77,14 @@ struct layout_owner {
 struct layout_cap {
     alignas(LAYOUT_LINE) _Atomic uint64_t state; /* total:32 | slot:10 | tag:22, see cap.h */
     _Atomic uint64_t limit;                      /* 0 to LAYOUT_MAX_LIMIT */
-    uint64_t reserved[6];
+    _Atomic uint32_t turn;                       /* how often sleepers were woken: the word they sleep on, see wait.h */
+    uint32_t reserved;
+    _Atomic uint64_t waiters; /* 1 if somebody may be asleep, or about to be */
+    uint64_t reserved_too[4];
     alignas(LAYOUT_LINE) _Atomic uint64_t repairs; /* times an audit had to correct the total */
-    uint64_t reserved_too[3];
+    _Atomic uint64_t reclaimed;                    /* units taken back from dead owners */
+    _Atomic uint64_t timeouts;                     /* calls refused because their time was up */
+    _Atomic uint64_t too_large;                    /* calls refused because they could never fit under the limit */
     char name[LAYOUT_CAP_NAME];
 };
 
@@ -93,9 +99,9 @@ struct layout_ledger {
     _Atomic uint64_t next;                    /* what held becomes if the pending operation succeeds */
     _Atomic uint64_t helped;                  /* highest operation another process saw succeed */
     _Atomic uint64_t admitted;                /* calls granted */
-    _Atomic uint64_t refused;                 /* calls refused */
+    _Atomic uint64_t refused;                 /* calls refused, for whatever reason */
     _Atomic uint64_t peak;                    /* highest total this slot ever brought about */
-    _Atomic uint64_t reclaimed;               /* units taken back from dead owners of this slot */
+    _Atomic uint64_t waiting;                 /* calls that wait now, or whose owner died waiting */
 };
 
 /* Lock-free 64-bit atomics, or nothing here holds: a library lock would be per process. */
@@ -109,10 +115,12 @@ _Static_assert(sizeof(struct layout_ledger) == 64, "ledger: one line");
 _Static_assert(offsetof(struct layout_header, slots) == 24 && offsetof(struct layout_header, words) == 32 &&
                    offsetof(struct layout_header, boot_id) == 48,
                "header fields stand where the map says");
-_Static_assert(offsetof(struct layout_cap, limit) == 8 && offsetof(struct layout_cap, repairs) == 64 &&
+_Static_assert(sizeof(_Atomic uint32_t) == 4, "the kernel's futex is four bytes");
+_Static_assert(offsetof(struct layout_cap, limit) == 8 && offsetof(struct layout_cap, turn) == 16 &&
+                   offsetof(struct layout_cap, waiters) == 24 && offsetof(struct layout_cap, repairs) == 64 &&
                    offsetof(struct layout_cap, name) == 96,
                "cap fields stand where the map says");
-_Static_assert(offsetof(struct layout_ledger, helped) == 24 && offsetof(struct layout_ledger, reclaimed) == 56,
+_Static_assert(offsetof(struct layout_ledger, helped) == 24 && offsetof(struct layout_ledger, waiting) == 56,
                "ledger fields stand where the map says");
 
 /* Two programs agree on a segment only if they agree on this: version, byte order, and every size and bit width

@@ -17,7 +17,10 @@ class GatecountError(Exception):
 
 
 class GateFull(GatecountError):
-    """A cap had no room: raised by `Gate.admit`, where `Gate.try_acquire` returns False."""
+    """A cap had no room, and there was no time, no place or no reason to wait for it.
+
+    Raised by `Gate.admit` and by the calls that wait, where `Gate.try_acquire` returns False.
+    """
 
     def __init__(self, cap: str, limit: int, in_flight: int, requested: int, headroom: int = 0) -> None:
         more = f"{requested} more" + (f" and a headroom of {headroom}" if headroom else "")
@@ -30,6 +33,24 @@ class GateFull(GatecountError):
 
     def __reduce__(self) -> tuple[type[GateFull], tuple[str, int, int, int, int]]:
         return type(self), (self.cap, self.limit, self.in_flight, self.requested, self.headroom)
+
+
+class GateTimeout(GatecountError, TimeoutError):
+    """A cap had no room for as long as the call could wait."""
+
+    def __init__(self, cap: str, limit: int, in_flight: int, requested: int, timeout: float) -> None:
+        super().__init__(
+            f"cap {cap!r} was full for {timeout:g} s: {in_flight} of {limit} in flight, "
+            f"no room for {requested} more"
+        )
+        self.cap = cap
+        self.limit = limit
+        self.in_flight = in_flight
+        self.requested = requested
+        self.timeout = timeout
+
+    def __reduce__(self) -> tuple[type[GateTimeout], tuple[str, int, int, int, float]]:
+        return type(self), (self.cap, self.limit, self.in_flight, self.requested, self.timeout)
 
 
 class GateNotFound(GatecountError, FileNotFoundError):

@@ -19,9 +19,10 @@ from typing import Any, Self
 
 from gatecount import _core
 from gatecount._core import DIRECTORY, MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
-from gatecount.errors import GateExists, GateFull, GateNotFound, LayoutMismatch
+from gatecount.errors import GateExists, GateNotFound, LayoutMismatch
 from gatecount.sharing import attach, reduce_to_descriptor
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
+from gatecount.waiting import wait_for
 
 ENVIRONMENT = "GATECOUNT_GATE"
 """The environment variable by which a gate's name travels to processes that open it."""
@@ -242,34 +243,96 @@ class Gate(_core.GateCore):
         finally:
             gate.close()
 
-    def admit(self, *, headroom: int = 0, **amounts: int) -> Permit:
+    def admit(
+        self,
+        *,
+        headroom: int = 0,
+        timeout: float | None = 0.0,
+        max_waiting: int | None = None,
+        **amounts: int,
+    ) -> Permit:
         """Reserve units of one or several caps, all or nothing: `admit(requests=1, tokens=512)`.
 
         Without amounts, one unit of cap "requests". headroom is how many units must stay free beside
-        them, under each of these caps. Never waits. Returns a permit to be released, best by `with`.
-        Raises GateFull for the first cap without room, the others being untouched; GateClosed,
-        SlotsExhausted, UnknownCap, TypeError, ValueError.
+        them, under each of these caps. Waits for room for up to timeout seconds, by default not at all,
+        and with None for ever; how, and what max_waiting means, says `acquire`. Returns a permit to be
+        released, best by `with`.
+        Raises GateFull for the first cap without room, the others being untouched; GateTimeout if it
+        has waited; GateClosed, SlotsExhausted, UnknownCap, TypeError, ValueError.
         """
-        wanted = amounts or {"requests": 1}
-        outcome = self._admit(Permit, wanted, headroom)
-        if isinstance(outcome, Permit):
-            return outcome
-        in_flight, limit, *_ = self.cap_statistics(self.segment.caps.index(outcome))
-        raise GateFull(outcome, limit, in_flight, wanted[outcome], headroom)
+        return self._admit(Permit, amounts or {"requests": 1}, headroom, timeout, max_waiting)
+
+    async def admit_async(
+        self,
+        *,
+        headroom: int = 0,
+        timeout: float | None = None,
+        max_waiting: int | None = None,
+        **amounts: int,
+    ) -> Permit:
+        """Reserve as `admit` does, from a task of asyncio, which alone waits, by default for ever.
+
+        A cancelled task holds nothing and waits no more. All tasks that wait for the same caps share
+        one thread of this process. A forked child must not go on with the loop it inherits.
+        """
+        permit = await wait_for(
+            self._waiter(Permit, amounts or {"requests": 1}, headroom, timeout, max_waiting)
+        )
+        assert isinstance(permit, Permit)
+        return permit
+
+    async def acquire_async(
+        self,
+        n: int = 1,
+        *,
+        cap: str | None = None,
+        timeout: float | None = None,
+        headroom: int = 0,
+        max_waiting: int | None = None,
+    ) -> None:
+        """Reserve as `acquire` does, from a task of asyncio; see `admit_async`."""
+        amounts = {"requests" if cap is None else cap: n}
+        permit = await wait_for(self._waiter(Permit, amounts, headroom, timeout, max_waiting))
+        permit._keep()
 
     def statistics(self) -> GateStatistics:
         """Return what can be told about the gate now, without writing to it. Raises GateClosed."""
         caps = self.segment.caps
+        slots = tuple(
+            SlotStatistics(
+                slot,
+                pid,
+                age,
+                *(dict(zip(caps, each, strict=True)) for each in (held, *self.slot_statistics(slot))),
+            )
+            for slot, pid, alive, age, held in self.owners()
+            if alive
+        )
         return GateStatistics(
             name=self.name,
             mode=self.segment.mode,
             slot_count=self.segment.slots,
-            caps={cap: CapStatistics(*self.cap_statistics(i)) for i, cap in enumerate(caps)},
-            slots=tuple(
-                SlotStatistics(slot, pid, age, dict(zip(caps, held, strict=True)))
-                for slot, pid, alive, age, held in self.owners()
-                if alive
-            ),
+            caps={cap: self._cap_statistics(i, cap, slots) for i, cap in enumerate(caps)},
+            slots=slots,
+        )
+
+    def _cap_statistics(self, index: int, cap: str, slots: tuple[SlotStatistics, ...]) -> CapStatistics:
+        told = self.cap_statistics(index)
+        in_flight, limit, peak, admitted, refused, reclaimed, repairs, _, timeouts, too_large = told
+        return CapStatistics(
+            in_flight,
+            limit,
+            peak,
+            admitted,
+            refused,
+            reclaimed,
+            repairs,
+            waiting=sum(slot.waiting[cap] for slot in slots),  # not what the dead left behind
+            refused_by={
+                "full": refused - timeouts - too_large,
+                "timeout": timeouts,
+                "too_large": too_large,
+            },
         )
 
     def __enter__(self) -> Self:

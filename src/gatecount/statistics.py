@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CapStatistics:
-    """One cap. Units, but for `admitted` and `refused`, which count calls.
+    """One cap. Units, but for `admitted`, `refused` and `waiting`, which count calls.
 
     Each number is true by itself at the instant it was read; they are not a snapshot together. The
     last operation of a killed process may be missing from all but `in_flight`, `limit` and `repairs`.
@@ -25,6 +25,12 @@ class CapStatistics:
     """Units taken back from dead owners."""
     repairs: int
     """Times an audit had to correct the total: 0, unless a wrapped tag or a foreign write cost units."""
+    waiting: int
+    """Calls that wait for this cap now, in all living processes. One that wants several caps counts
+    under the one that refused it last."""
+    refused_by: Mapping[str, int]
+    """The refusals by reason; their sum is `refused`. "full"; "timeout": the call waited, in vain;
+    "too_large": n + headroom was over the limit, so it could never have fitted as the limit stood."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,12 @@ class SlotStatistics:
     """Seconds since it claimed the slot."""
     held: Mapping[str, int]
     """Units per cap."""
+    admitted: Mapping[str, int]
+    """Calls granted per cap, by this owner and by those who had the slot before it; it never falls."""
+    refused: Mapping[str, int]
+    """Calls refused per cap, likewise."""
+    waiting: Mapping[str, int]
+    """Calls of this owner that wait now, per cap."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("cap", "gate", "owner", "segment")
+SOURCES = ("cap", "gate", "owner", "segment", "wait")
 COMPILER = os.environ.get("CC", "cc")
 OPTIMISED = ("-O2",)
 ADDRESS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

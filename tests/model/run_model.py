@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the Spin model of the hard cap: search each variant, and compare with what is expected.
+"""Check the Spin models of the cap and of waiting: search each variant, compare with what is expected.
 
     python tests/model/run_model.py --set fast      # seconds each; part of the test suite
     python tests/model/run_model.py --set full      # exhaustive for 2 slots x 2 operations; minutes
@@ -25,7 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-MODEL = Path(__file__).resolve().with_name("cap.pml")
+CAP = Path(__file__).resolve().with_name("cap.pml")
+WAIT = CAP.with_name("wait.pml")
 MISSING_TOOLS = 3
 HOW_TO_GET = {
     "spin": "Debian and Ubuntu: apt-get install spin; else https://spinroot.com",
@@ -50,6 +51,7 @@ class Variant:
     long: bool = False
     """Worth compiling with optimisation, which takes longer than a short search."""
     may_be_cut: bool = False
+    model: Path = CAP
 
     @property
     def macros(self) -> list[str]:
@@ -130,7 +132,25 @@ LIMITS = (
     Variant("wrap-audit", f"{WRAPS} DRIFT", UNDERCOUNT),
     Variant("wrap-reserve", f"{WRAPS_HARMLESSLY.replace('_OTHERS=1', '_OTHERS=2')} DRIFT"),
 )
-FAST = (*MODELS, *MUTATIONS, *NEEDLESS, *LIMITS)
+THREE_WAIT = "ROUNDS=1 KILLS=1"
+LIMIT_RISES = "LIMIT=0 RAISES WAITERS=2 ROUNDS=1 KILLS=1"
+STRANDED = "none_stranded"
+WAITING = (
+    Variant("three-wait", THREE_WAIT, model=WAIT),
+    Variant("two-wait-twice", "WAITERS=2 KILLS=1 RECLAIMER_KILLS=1", model=WAIT),
+    Variant("wait-for-two", "LIMIT=2 ROUNDS=1 KILLS=1", model=WAIT),
+    Variant("limit-rises", LIMIT_RISES, model=WAIT),
+)
+WAITING_MUTATIONS = (
+    Variant("flag-late", THREE_WAIT, STRANDED, "FLAG_LATE", model=WAIT),
+    Variant("turn-late", THREE_WAIT, STRANDED, "TURN_LATE", model=WAIT),
+    Variant("wake-early", THREE_WAIT, STRANDED, "WAKE_EARLY", model=WAIT),
+    Variant("look-early", THREE_WAIT, STRANDED, "LOOK_EARLY", model=WAIT),
+    Variant("clear-late", THREE_WAIT, STRANDED, "CLEAR_LATE", model=WAIT),
+    Variant("no-reclaim-wake", THREE_WAIT, STRANDED, "NO_RECLAIM_WAKE", model=WAIT),
+    Variant("silent-limit", LIMIT_RISES, STRANDED, "SILENT_LIMIT", model=WAIT),
+)
+FAST = (*MODELS, *MUTATIONS, *NEEDLESS, *LIMITS, *WAITING, *WAITING_MUTATIONS)
 FULL = (
     Variant("2x2", "OPS=2 KILLS=2 RECLAIMER_KILLS=1", long=True),
     Variant("2x2-units", "OPS=2 OPS_LATER=1 MAX_UNITS=2 KILLS=2 RECLAIMER_KILLS=1", long=True),
@@ -138,6 +158,8 @@ FULL = (
     Variant("2x1-audit", "OPS=1 AUDITS=1 KILLS=2 RECLAIMER_KILLS=0", long=True),
     Variant("2x1-reclaimers", "OPS=1 RECLAIMERS=2 KILLS=2 RECLAIMER_KILLS=1", long=True),
     Variant("3x1", "SLOTS=3 OPS=1 OPS_LATER=0 KILLS=2 RECLAIMER_KILLS=1", long=True),
+    Variant("three-wait-twice", "KILLS=1", long=True, model=WAIT),
+    Variant("three-wait-deaths", "ROUNDS=1 KILLS=2 RECLAIMER_KILLS=1", long=True, model=WAIT),
 )
 # Guards that these bounds cannot tell from none: it takes a wrap, a third slot, a moving limit.
 UNSEEN = tuple(
@@ -220,7 +242,7 @@ def build(variant: Variant, directory: Path, megabytes: int) -> None:
     Without partial-order reduction, which gains nothing here: nearly every step touches what others
     read. Long searches store their states in parts (COLLAPSE): slower, smaller, and still exact.
     """
-    spin = ["spin", "-a", *variant.macros, str(MODEL)]
+    spin = ["spin", "-a", *variant.macros, str(variant.model)]
     flags = ["-DSAFETY", "-DNOREDUCE", f"-DMEMLIM={megabytes}"]
     flags += ["-O2", "-DCOLLAPSE"] if variant.long else ["-O0"]
     for command in (spin, ["cc", "-w", *flags, "-o", "pan", "pan.c"]):
@@ -250,8 +272,8 @@ def search(directory: Path, options: Sequence[str], seconds: float | None) -> st
 
 def replay(variant: Variant, directory: Path) -> str:
     """Return each step on the way to the error that was found."""
-    (directory / MODEL.name).write_text(MODEL.read_text())
-    command = ["spin", "-t", "-p", "-g", *variant.macros, MODEL.name]
+    (directory / variant.model.name).write_text(variant.model.read_text())
+    command = ["spin", "-t", "-p", "-g", *variant.macros, variant.model.name]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     return done.stdout
 

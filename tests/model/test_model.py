@@ -1,4 +1,4 @@
-"""The Spin model of the hard cap holds in small bounds, and fails without each of its guards."""
+"""The Spin models of cap and waiting hold in small bounds, and fail without each of their guards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ def test_no_interleaving_and_no_death_breaks_the_cap(variant):
 
 
 @needs_spin
-@named(run_model.MUTATIONS)
+@named(run_model.WAITING)
+def test_no_interleaving_and_no_death_leaves_a_waiter_asleep(variant):
+    outcome = run_model.check(variant)
+    assert outcome.result == run_model.HOLDS
+    assert outcome.states > 200, "a search that sees next to nothing proves nothing"
+
+
+@needs_spin
+@named((*run_model.MUTATIONS, *run_model.WAITING_MUTATIONS))
 def test_without_this_guard_the_model_fails(variant):
     assert run_model.check(variant).result == f"breaks {variant.breaks}"
 
@@ -57,11 +65,19 @@ def test_every_mutation_fails_in_bounds_in_which_the_model_holds():
     assert {mutation.bounds for mutation in run_model.MUTATIONS} <= {
         model.bounds for model in run_model.MODELS
     }
+    assert {mutation.bounds for mutation in run_model.WAITING_MUTATIONS} <= {
+        model.bounds for model in run_model.WAITING
+    }
 
 
-def test_every_mutation_of_the_model_is_tried():
-    text = run_model.MODEL.read_text()
-    tried = {variant.mutation for variant in run_model.ALL.values() if variant.mutation}
+@pytest.mark.parametrize("model", [run_model.CAP, run_model.WAIT], ids=lambda path: path.stem)
+def test_every_mutation_of_the_model_is_tried(model):
+    text = model.read_text()
+    tried = {
+        variant.mutation
+        for variant in run_model.ALL.values()
+        if variant.mutation and variant.model == model
+    }
     assert {
         word.strip("()").removeprefix("MUTATE_")
         for line in text.splitlines()

@@ -172,7 +172,9 @@ def test_refused_by_one_cap_the_other_is_untouched(
         after = gate.statistics().caps
         (other,) = set(LIMITS) - {full}
         assert after[other] == before[other]
-        assert after[full] == dataclasses.replace(before[full], refused=before[full].refused + 1)
+        assert after[full] == dataclasses.replace(
+            before[full], refused=1, refused_by={"full": 1, "timeout": 0, "too_large": 0}
+        )
         assert counters == {cap: bytes(gate.counters(cap=cap)) for cap in LIMITS}
 
 
