@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from gatecount import _core
-from gatecount._core import DIRECTORY, MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
+from gatecount._core import MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
 from gatecount.errors import GateExists, GateNotFound, LayoutMismatch
+from gatecount.names import check_gate_name, check_name, path_of
 from gatecount.sharing import attach, reduce_to_descriptor
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 from gatecount.waiting import wait_for
@@ -27,9 +27,6 @@ from gatecount.waiting import wait_for
 ENVIRONMENT = "GATECOUNT_GATE"
 """The environment variable by which a gate's name travels to processes that open it."""
 
-_PREFIX = "gatecount-"
-_MAX_NAME = 200
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CREATION_TIMEOUT_MS = 1000
 _KEYWORDS = frozenset({"headroom", "timeout", "max_waiting"})  # of calls whose other keywords are caps
 _NOT_A_FILE = {
@@ -37,23 +34,6 @@ _NOT_A_FILE = {
     errno.EISDIR: "is a directory",
     errno.ENXIO: "is not a regular file",  # a socket
 }
-
-
-def _check_name(value: object, argument: str, longest: int) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a str, not {type(value).__name__} ({value!r})")
-    if len(value) > longest or not _NAME.fullmatch(value):
-        shown = value if len(value) <= longest else value[:20] + "…"
-        raise ValueError(
-            f"{argument} must be 1 to {longest} letters, digits, '_', '-' or '.', and not begin with "
-            f"'-' or '.': {shown!r} is not"
-        )
-    return value
-
-
-def _path(name: object) -> tuple[str, bytes]:
-    checked = _check_name(name, "name", _MAX_NAME)
-    return checked, os.fsencode(os.path.join(DIRECTORY, _PREFIX + checked))
 
 
 def _check_limits(limits: object) -> dict[str, int]:
@@ -67,7 +47,7 @@ def _check_limits(limits: object) -> dict[str, int]:
     if taken := _KEYWORDS.intersection(limits):
         raise ValueError(f"no cap can be named {min(taken)!r}: that is a keyword of Gate.admit")
     return {
-        _check_name(cap, "the name of a cap", MAX_CAP_NAME): check_int(
+        check_name(cap, "the name of a cap", MAX_CAP_NAME): check_int(
             limit, f"limits[{cap!r}]", 0, MAX_LIMIT
         )
         for cap, limit in limits.items()
@@ -156,7 +136,7 @@ class Gate(_core.GateCore):
         bits = check_int(permissions, "permissions", 0, 0o777)
         path = None
         if name is not None:
-            name, path = _path(name)
+            path = os.fsencode(path_of(check_gate_name(name)))
         elif exist_ok:
             raise ValueError("exist_ok needs a name: an anonymous gate cannot exist already")
         encoded = [(cap.encode(), limit) for cap, limit in checked.items()]
@@ -199,18 +179,23 @@ class Gate(_core.GateCore):
         Raises GateNotFound, LayoutMismatch (what is there is foreign, damaged or of another version),
         PermissionError (it is another user's), TypeError, ValueError.
         """
-        checked, path = _path(name)
+        return cls._open(name, _CREATION_TIMEOUT_MS)
+
+    @classmethod
+    def _open(cls, name: str, timeout_ms: int) -> Self:
+        """Open as `open` does, waiting for so many milliseconds for one that is just being created."""
+        path = path_of(check_gate_name(name))
         try:
-            segment = _core.Segment.open(path, _CREATION_TIMEOUT_MS)
+            segment = _core.Segment.open(os.fsencode(path), timeout_ms)
         except FileNotFoundError:
-            raise GateNotFound(checked, f"there is no gate {checked!r} on this machine") from None
+            raise GateNotFound(name, f"there is no gate {name!r} on this machine") from None
         except OSError as error:
             if error.errno in _NOT_A_FILE:
-                raise LayoutMismatch(os.fsdecode(path), _NOT_A_FILE[error.errno]) from None
+                raise LayoutMismatch(path, _NOT_A_FILE[error.errno]) from None
             raise
         if segment.mode == "plain":
-            raise LayoutMismatch(os.fsdecode(path), "has no caps")
-        return cls._over(segment, checked)
+            raise LayoutMismatch(path, "has no caps")
+        return cls._over(segment, name)
 
     @classmethod
     def from_env(cls) -> Self:
@@ -237,7 +222,7 @@ class Gate(_core.GateCore):
         """
         gate = Gate.open(name)
         try:
-            gate.segment.unlink(_path(name)[1])
+            gate.segment.unlink(os.fsencode(path_of(name)))
         except FileNotFoundError:
             raise GateNotFound(name, f"gate {name!r} was just removed by another process") from None
         finally:

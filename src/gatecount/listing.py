@@ -13,10 +13,10 @@ import pwd
 from dataclasses import dataclass
 from typing import Literal
 
-from gatecount import _core
 from gatecount._core import DIRECTORY
-from gatecount.errors import GateNotFound, LayoutMismatch
-from gatecount.gate import _NOT_A_FILE, _PREFIX, Gate, _path
+from gatecount.errors import LayoutMismatch
+from gatecount.gate import Gate
+from gatecount.names import PREFIX, path_of
 from gatecount.statistics import GateStatistics
 
 Status = Literal["ok", "denied", "invalid"]
@@ -61,12 +61,7 @@ def names() -> list[str]:
         entries = os.listdir(DIRECTORY)
     except FileNotFoundError:
         return []
-    return sorted(entry.removeprefix(_PREFIX) for entry in entries if entry.startswith(_PREFIX))
-
-
-def path_of(name: str) -> str:
-    """Return the file of a named gate."""
-    return os.path.join(DIRECTORY, _PREFIX + name)
+    return sorted(entry.removeprefix(PREFIX) for entry in entries if entry.startswith(PREFIX))
 
 
 def open_now(name: str) -> Gate:
@@ -75,18 +70,7 @@ def open_now(name: str) -> Gate:
     For who looks at every file: an empty one that will never be a gate must not take a second each time.
     Raises as `Gate.open` does.
     """
-    path = path_of(name)
-    try:
-        segment = _core.Segment.open(_path(name)[1], 0)
-    except FileNotFoundError:
-        raise GateNotFound(name, f"there is no gate {name!r} on this machine") from None
-    except OSError as error:
-        if error.errno in _NOT_A_FILE:
-            raise LayoutMismatch(path, _NOT_A_FILE[error.errno]) from None
-        raise
-    if segment.mode == "plain":
-        raise LayoutMismatch(path, "has no caps")
-    return Gate._over(segment, name)
+    return Gate._open(name, 0)
 
 
 def look(name: str) -> FoundGate | None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gatecount.errors import GateNotFound, LayoutMismatch, UnknownCap
-from gatecount.gate import Gate, _path
+from gatecount.gate import Gate
+from gatecount.names import check_gate_name
 from gatecount.statistics import GateStatistics
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class GateName(_Type):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check an argument, or fail as a usage error that says the rule."""
         try:
-            return _path(value)[0]
+            return check_gate_name(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -9,7 +9,8 @@ import click
 
 from gatecount.cli.extras import require
 from gatecount.cli.gates import EXIT_CODES, json_option, print_json, printable
-from gatecount.listing import FoundGate, gates, path_of
+from gatecount.listing import FoundGate, gates
+from gatecount.names import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import os
 import click
 
 from gatecount.cli.gates import IN_USE, json_option, name_argument, opened, print_json
-from gatecount.listing import path_of
+from gatecount.names import path_of
 
 _EXIT_CODES = f"""\b
     Exit codes:

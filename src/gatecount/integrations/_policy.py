@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypedDict
 
 from gatecount._core import MAX_LIMIT, check_int
-from gatecount.errors import GatecountError, GateFull
+from gatecount.errors import GatecountError, GateFull, GateTimeout
 from gatecount.gate import Gate, Permit
 from gatecount.integrations._cost import Cost, CostError, Headroom, Price
 from gatecount.integrations._journal import Journal
@@ -142,8 +142,7 @@ class Policy:
     def _judge(self, error: Exception, request: Any) -> Refusal | None:
         """Return what the client gets, or None if its request comes in all the same; and log it."""
         let_in = self._dry_run
-        # GateTimeout is a TimeoutError, and so an OSError, but not one of the system's.
-        if isinstance(error, GateFull | TimeoutError):
+        if isinstance(error, GateFull | GateTimeout):
             kind = "full"
             if self._too_large(error):
                 refusal = self._refusals.make(413, TOO_LARGE)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gatecount.errors import GateClosed, GateNotFound
-from gatecount.gate import Gate, _path
+from gatecount.gate import Gate
 from gatecount.listing import names, open_now
+from gatecount.names import check_gate_name
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 
 logger = logging.getLogger("gatecount.metrics")
@@ -65,7 +66,7 @@ class Gates:
         elif isinstance(source, Gate):
             self._add(source.name or "anonymous", source)
         elif isinstance(source, str):
-            _path(source)  # raises for what can be no name
+            check_gate_name(source)  # raises for what can be no name
             self._add(source, source)
         else:
             raise TypeError(

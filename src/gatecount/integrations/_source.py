@@ -6,8 +6,9 @@ import time
 from typing import Final
 
 from gatecount.errors import GatecountError, UnknownCap
-from gatecount.gate import Gate, _path
+from gatecount.gate import Gate
 from gatecount.integrations._journal import logger
+from gatecount.names import check_gate_name
 
 RETRY: Final = 1.0
 """Seconds between two attempts at a gate that cannot be used, at least."""
@@ -29,7 +30,7 @@ class GateSource:
 
     def __init__(self, gate: Gate | str | None, needs: frozenset[str]) -> None:
         if isinstance(gate, str):
-            _path(gate)  # for its rule: a wrong name is wrong for ever
+            check_gate_name(gate)  # for its rule: a wrong name is wrong for ever
         elif gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate must be a Gate, a name or None, not {type(gate).__name__} ({gate!r})")
         self._name = None if isinstance(gate, Gate) else gate
