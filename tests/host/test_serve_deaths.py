@@ -337,5 +337,7 @@ def test_200_starts_and_stops_without_a_hang() -> None:
         with Served("--workers", "2", "--limit", "2", "--warmup-time", "0.05") as served:
             if number % 4:
                 served.until_ready()
+            else:  # somewhere on its way
+                wait_until(lambda served=served: len(served.spawned()) > 0)
             assert served.end()[0] == 0
             served.leaves_nothing()

@@ -16,8 +16,6 @@ from integrations.faces import AsgiFace, Face, http_scope, nothing, query, silen
 from integrations.middleware_servers import Answer, ask, becomes, in_flight, threads
 from support import DEADLINE, wait_until
 
-pytestmark = pytest.mark.skipif(not hasattr(Gate, "admit_async"), reason="gates cannot wait yet")
-
 
 def waiting(gate: Gate) -> int:
     return gate.statistics().caps["requests"].waiting

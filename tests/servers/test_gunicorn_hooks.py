@@ -1,0 +1,275 @@
+"""gunicorn's hooks in what is not daily: upgrades, changed settings, starts that fail."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from gatecount import Gate, GateNotFound
+from servers.clients import Held, load
+from servers.running import Server
+from servers.story import becomes, everything_is_back, full, kill_one, owners, requests
+from servers.test_gunicorn import ASGI, GTHREAD, PAGE, Serve, options
+from support import path_of, wait_until
+
+CONFIGURATION = "gunicorn.conf.py"
+
+
+def configured(server: Server, *changes: tuple[str, str]) -> None:
+    """Change the page's configuration."""
+    path = server.directory / CONFIGURATION
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def children(pid: int) -> set[int]:
+    with suppress(psutil.NoSuchProcess):
+        return {child.pid for child in psutil.Process(pid).children()}
+    return set()
+
+
+def no_name(server: Server) -> None:
+    assert not path_of(server.name).exists(), server.log
+
+
+@pytest.mark.parametrize("first", ["the old master", "the new master"])
+def test_an_upgrade_has_one_limit_over_both_masters_and_the_last_of_them_removes_the_gate(
+    serve: Serve, first: str
+) -> None:
+    server = serve(PAGE)
+    server.start(ASGI, options(2))
+    with Gate.open(server.name) as gate:
+        with Held(server) as held, load(server) as answers:
+            full(server, gate, held)
+            lost = kill_one(server, gate, held)
+            full(server, gate, held)
+            wait_until(lambda: len(owners(gate)) == 2)
+            old, before = owners(gate), children(server.process.pid)
+            server.signal(signal.SIGUSR2)
+            new = wait_until(lambda: children(server.process.pid) - before).pop()
+            wait_until(lambda: len(owners(gate) - old) == 2)
+            full(server, gate, held)
+            ending, staying = (server.process.pid, owners(gate) - old) if "old" in first else (new, old)
+            server.signal(signal.SIGTERM, ending)
+            held.finish()
+            wait_until(lambda: owners(gate) == staying)
+            full(server, gate, held)
+            held.finish()
+        everything_is_back(server, gate, answers, lost)
+        if "old" in first:
+            assert server.process.wait() == 0
+            assert path_of(server.name).exists()
+            # Promoted once it has seen that its parent is gone.
+            server.says("Master has been promoted.")
+            server.signal(signal.SIGTERM, new)
+            server.gone()
+            no_name(server)
+        else:
+            wait_until(lambda: new not in children(server.process.pid))
+            assert path_of(server.name).exists()
+            server.stop()
+
+
+def test_a_reload_sets_the_limits_of_the_configuration_and_workers_that_are_added_do_not(
+    serve: Serve,
+) -> None:
+    server = serve(PAGE)
+    server.start(ASGI, options(2))
+    with Gate.open(server.name) as gate:
+        gate.set_limit("requests", 3)
+        server.signal(signal.SIGTTIN)
+        wait_until(lambda: len(owners(gate)) == 3)
+        assert requests(gate).limit == 3
+        server.says("has 4 slots, but a reload of 3 workers needs 6")
+        configured(server, ('{"requests": 10}', '{"requests": 7}'))
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: requests(gate).limit == 7)
+        wait_until(lambda: len(owners(gate)) == 2)
+        server.stop()
+
+
+def test_a_reload_with_another_layout_leaves_the_gate_as_it_was_and_the_service_goes_on(
+    serve: Serve,
+) -> None:
+    server = serve(PAGE)
+    server.start(ASGI, options(2))
+    with Gate.open(server.name) as gate:
+        old = owners(gate)
+        configured(server, ('{"requests": 10}', '{"requests": 7, "tokens": 5}'))
+        server.signal(signal.SIGHUP)
+        server.says("reload: the gate stays as it was: LayoutMismatch")
+        wait_until(lambda: len(owners(gate) - old) == 2 and not owners(gate) & old)
+        assert server.ask().status_code == 200
+        assert requests(gate).limit == 10
+        server.stop()
+
+
+def test_a_reload_under_another_name_gives_the_new_generation_a_gate_of_its_own(serve: Serve) -> None:
+    server = serve(PAGE)
+    server.start(ASGI, options(2))
+    other = f"{server.name}-other"
+    with Gate.open(server.name) as gate:
+        configured(
+            server,
+            ('os.environ.get("GATECOUNT_GATE", "api")', repr(other)),
+            ('": 10}', '": 5, "tokens": 5}'),
+        )
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: not owners(gate))
+        with Gate.open(other) as second:
+            wait_until(lambda: len(owners(second)) == 2)
+            assert server.ask().status_code == 200
+            assert requests(second).admitted == 1
+        server.stop()
+    with pytest.raises(GateNotFound):
+        Gate.open(other)
+
+
+def test_a_killed_workers_permits_come_back_though_nobody_asks_and_nobody_takes_its_place(
+    serve: Serve,
+) -> None:
+    server = serve(PAGE)
+    server.start(GTHREAD, options(2))
+    with Gate.open(server.name) as gate, Held(server) as held:
+        full(server, gate, held)
+        # With one worker less, the victim is not replaced: a successor's claim would clean up, too.
+        victim, count = max(server.bystander.by_worker().items(), key=lambda item: item[1])
+        server.signal(signal.SIGSTOP, victim)
+        configured(server, ("workers = ", "workers = 1 or "))
+        server.signal(signal.SIGTTOU)
+        server.says("Handling signal: ttou")
+        server.bystander.kill(victim)
+        held.lose(count)
+        becomes(gate, 10 - count)
+        assert requests(gate).reclaimed == count
+        held.finish()
+        server.stop()
+
+
+def test_a_worker_that_has_to_be_killed_at_the_end_does_not_keep_the_name(serve: Serve) -> None:
+    server = serve(PAGE)
+    server.start(GTHREAD, options(2, "--worker-class sync --threads 1 --graceful-timeout 1"))
+    with Gate.open(server.name) as gate, Held(server) as held:
+        held.fill(1)
+        server.stop()
+        held.lose(1)
+        assert gate.reclaim() == 0
+        becomes(gate, 0)
+
+
+def test_a_gate_whose_master_was_killed_is_adopted_by_the_next_start(serve: Serve) -> None:
+    server = serve(PAGE)
+    server.start(GTHREAD, options(2))
+    with Gate.open(server.name) as gate, Held(server) as held:
+        full(server, gate, held)
+        for pid in [server.process.pid, *children(server.process.pid)]:
+            server.signal(signal.SIGKILL, pid)
+        server.end(-signal.SIGKILL)
+        held.lose(10)
+        assert path_of(server.name).exists()
+        server.start(GTHREAD, options(2))
+        assert (requests(gate).in_flight, requests(gate).reclaimed) == (0, 10)
+        server.stop()
+
+
+@pytest.mark.parametrize("preload", ["", "--preload"])
+def test_an_application_may_open_the_gate_while_it_is_imported(serve: Serve, preload: str) -> None:
+    server = serve(PAGE)
+    path = server.directory / "app.py"
+    opening = path.read_text().replace("(application,", "(application, Gate.from_env(),")
+    path.write_text(f"from gatecount import Gate\n{opening}")
+    server.start(GTHREAD, options(2, preload))
+    with Gate.open(server.name) as gate, Held(server) as held:
+        full(server, gate, held)
+        assert owners(gate) <= children(server.process.pid)
+        held.finish()
+        becomes(gate, 0)
+        server.stop()
+
+
+def test_with_too_few_slots_the_log_says_so_and_no_permit_is_lost(serve: Serve) -> None:
+    server = serve(PAGE)
+    configured(server, ("slots=2 * workers", "slots=1"))
+    server.start(ASGI, options(3))
+    server.says("has 1 slots, but a reload of 3 workers needs 6")
+    server.says(f"has no slot in gate {server.name!r}: all 1 slots are owned by living processes")
+    with Gate.open(server.name) as gate:
+        with load(server) as answers:
+            wait_until(lambda: answers["200"] > 20 and answers["503"] > 20)
+        becomes(gate, 0)
+        assert set(answers) == {"200", "503"}
+        assert requests(gate).admitted >= answers["200"]
+        # The one that has it goes, and another gets it.
+        (owner,) = owners(gate)
+        server.bystander.kill(owner)
+        wait_until(lambda: server.ask().status_code == 200)
+        assert owner not in owners(gate)
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((CONFIGURATION, '"requests": 10', '"requests": -1'), "cannot be used: ValueError"),
+        ((CONFIGURATION, '"requests": 10', '"tokens": 10'), "cannot be used: LayoutMismatch"),
+    ],
+)
+def test_a_start_that_cannot_have_its_gate_ends_with_one_line(
+    serve: Serve, change: tuple[str, str, str], says: str
+) -> None:
+    server = serve(PAGE)
+    with Gate.create(server.name, limits={"requests": 3}, slots=4) as gate:
+        configured(server, change[1:])
+        server.start(GTHREAD, options(2), answers=False)
+        server.end(1)
+        assert says in server.log
+        assert "Traceback" not in server.log
+        assert requests(gate).limit == 3
+
+
+@pytest.mark.parametrize("preload", ["", "--preload"])
+def test_a_start_that_fails_for_another_reason_leaves_no_name(serve: Serve, preload: str) -> None:
+    server = serve(PAGE)
+    (server.directory / "app.py").write_text("raise RuntimeError('the application is broken')\n")
+    server.start(GTHREAD, options(2, preload), answers=False)
+    server.process.wait()
+    server.gone()
+    assert "the application is broken" in server.log
+    no_name(server)
+
+
+def test_a_second_start_by_mistake_leaves_the_gate_of_the_first_alone(serve: Serve) -> None:
+    server = serve(PAGE)
+    first = server.start(ASGI, options(2, "--pid pid"))
+    with Gate.open(server.name) as gate:
+        workers = owners(gate)
+        server.start(ASGI, options(2, "--pid pid"), answers=False)
+        server.end(1)
+        assert f"Already running on PID {first.pid}" in server.log
+        assert path_of(server.name).exists()
+        assert owners(gate) == workers
+        assert server.ask().status_code == 200
+        server.process = first
+        server.stop()
+
+
+def test_a_configuration_that_is_only_checked_creates_nothing(serve: Serve) -> None:
+    server = serve(PAGE)
+    server.start([*GTHREAD, "--check-config"], options(2), answers=False)
+    server.end(0)
+    no_name(server)
+
+
+def test_hooks_of_ones_own_may_call_these(serve: Serve) -> None:
+    server = serve(PAGE)
+    (snippet,) = PAGE.snippets
+    configured(server, ("post_fork = gate.post_fork ", f"{snippet}\n#"))
+    server.start(GTHREAD, options(2))
+    server.says("is there")
+    server.stop()
