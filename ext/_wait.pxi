@@ -161,10 +161,12 @@ cdef class Waiter:
         if gate.line_forks != owner_forks():  # those of our parent are not ours
             gate.lines, gate.line_forks = {}, owner_forks()
         line = gate.lines.get(self.key)
-        if line is not None and line.queue:
+        if line is not None and line.queue and self.timeout > 0.0:
             self.cap = (<Waiter>line.queue[0]).cap
         elif self.grant():
             return True
+        elif self.timeout == 0.0:
+            raise self.refused(GATE_FULL)
         if line is None:
             line = Line(gate, self.key)
         if self.future is None:
@@ -259,14 +261,23 @@ cdef class Waiter:
             if self.attempt():
                 return 0
 
+    def expire(self):
+        """Leave the line because the time is up; too late if it was granted in this moment."""
+        with cython.critical_section(self.gate):
+            if not self.permit.held:
+                self.step_out()
+
     def time_up(self):
-        """Leave the line for want of time, count that, and return the error; None if it was granted in this moment."""
+        """Leave the line because the time is up, count that, and return the error."""
         with cython.critical_section(self.gate):
             self.gate._open()
-            if self.permit.held:
-                return None
             self.step_out()
             return self.refused(GATE_TIMEOUT)
+
+    @property
+    def granted(self):
+        """Whether it was granted."""
+        return self.permit.held
 
     cdef object refused(self, gate_reason why):
         cdef GateCore gate = self.gate

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 
 from gatecount._core import Line, PermitCore, Waiter
-from gatecount.errors import GateClosed
 
 
 async def wait_for(waiter: Waiter) -> PermitCore:
@@ -29,11 +28,15 @@ async def wait_for(waiter: Waiter) -> PermitCore:
             if waiter.timeout < float("inf"):
                 timer = loop.call_later(waiter.timeout, _give_up, waiter)
             await waiter.future
+            if not waiter.granted:
+                raise waiter.time_up()
         return waiter.take()
     finally:
         waiter.leave()
         if timer is not None:
             timer.cancel()
+        if waiter.future.done() and not waiter.future.cancelled():
+            waiter.future.exception()  # or asyncio would complain that a cancelled task has not seen it
 
 
 def watch(line: Line) -> None:
@@ -78,10 +81,5 @@ def _settle(waiter: Waiter, error: Exception | None) -> None:
 
 
 def _give_up(waiter: Waiter) -> None:
-    """Let a task raise because its time is up, unless it was granted in this moment."""
-    try:
-        error: Exception | None = waiter.time_up()
-    except GateClosed as closed:
-        error = closed
-    if error is not None:
-        _settle(waiter, error)
+    waiter.expire()
+    _settle(waiter, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from c.build import ADDRESS, COMPILER, ROOT, THREAD, build
+from c.build import ADDRESS, COMPILER, OPTIMISED, ROOT, THREAD, build
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no compiler {COMPILER!r}")
 
@@ -60,13 +60,55 @@ def test_nothing_is_lost_when_killed_at_any_instruction(tmp_path: Path) -> None:
     print(passes(build("test_single_step", tmp_path)))
 
 
-def test_the_single_step_test_finds_the_leaks_of_a_core_without_help(tmp_path: Path) -> None:
-    core = tmp_path / "core"
+def broken(where: Path, file: str, old: str, new: str, times: int = 1) -> Path:
+    """Return a copy of the core with something replaced in one file."""
+    core = where / "core"
     shutil.copytree(ROOT / "ext", core, ignore=shutil.ignore_patterns("_core.c"))
-    text = (core / "cap.c").read_text()
-    call = "help(cap, slot, w);\n"
-    assert text.count(call) == 2
-    (core / "cap.c").write_text(text.replace(call, "(void)help;\n"))
+    text = (core / file).read_text()
+    assert text.count(old) == times
+    (core / file).write_text(text.replace(old, new))
+    return core
+
+
+def test_the_single_step_test_finds_the_leaks_of_a_core_without_help(tmp_path: Path) -> None:
+    core = broken(tmp_path, "cap.c", "help(cap, slot, w);\n", "(void)help;\n", 2)
     result = run(build("test_single_step", tmp_path, core=core), "short")
     assert result.returncode == 1
     assert "killed at instruction" in result.stderr
+
+
+def test_it_finds_the_sleepers_of_a_core_that_does_not_wake_when_it_reclaims(tmp_path: Path) -> None:
+    core = broken(tmp_path, "gate.c", "    wait_wake(shared);\n", "")
+    result = run(build("test_single_step", tmp_path, core=core), "sleep")
+    assert result.returncode == 1
+    assert "of release to a sleeper" in result.stderr
+
+
+POLLING = ("-O2", "-DWAIT_POLLS")
+"""As where the kernel has no futex."""
+
+
+@pytest.mark.parametrize("flags", [OPTIMISED, POLLING], ids=["futex", "polling"])
+def test_nobody_oversleeps(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    passes(build("test_wait", tmp_path, flags=flags), "20000" if flags == OPTIMISED else "4000")
+
+
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
+def test_sleepers_and_wakers_break_no_rule_of_c(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    passes(sanitized("test_wait", tmp_path, flags), "3000")
+
+
+ANNOUNCE = """    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
+        if (turns && asks[cap].n)
+            turns[cap] = wait_announce(gate->caps[cap].shared);
+"""
+
+
+def test_who_says_only_after_the_try_that_it_waits_oversleeps(tmp_path: Path) -> None:
+    late = (
+        f"    enum cap_result result = try_all(gate, asks, refused_by);\n{ANNOUNCE}    return result;\n"
+    )
+    right = f"{ANNOUNCE}    return try_all(gate, asks, refused_by);\n"
+    result = run(build("test_wait", tmp_path, core=broken(tmp_path, "gate.c", right, late)))
+    assert result.returncode == 1
+    assert "overslept" in result.stderr

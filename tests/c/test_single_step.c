@@ -7,11 +7,13 @@
  *
  *     each total is what the living hold, to the unit (nothing lost, nothing given back twice),
  *     every slot but the living ones' is free again,
- *     no audit had to repair anything, and
- *     no total ever passed its limit.
+ *     no audit had to repair anything,
+ *     no total ever passed its limit, and
+ *     who slept meanwhile was woken: by the victim, or by what is named in its scene (in time even if he would sleep on).
  *
  * test_single_step         the others act after the kill; long operations are sampled               (seconds)
  * test_single_step short   of that, only reserve, release and refuse
+ * test_single_step sleep   of that, only where somebody sleeps
  * test_single_step every   the same at every instruction of the core, and rivals that reclaim meanwhile   (minutes)
  * test_single_step grid    the others act at instruction j and the victim goes on to be killed at instruction k,
  *                          for every j < k of reserve, release and refuse                           (minutes)
@@ -26,9 +28,10 @@
 #include <sys/user.h>
 
 #define LONG 1000      /* instructions: an operation that makes system calls */
-#define SAMPLED 200    /* instructions: an operation of which only samples are tried unless every is asked for */
+#define SAMPLED 120    /* instructions of the core: an operation of which only samples are tried unless every is asked for */
 #define SAMPLES 10     /* kills of a long operation, where not every instruction is asked for */
 #define MOST_POINTS 8192
+#define ENOUGH 5 /* failures, to see that the core is broken: each may take its time */
 
 static long killed, stepped;
 
@@ -44,9 +47,13 @@ static void be_victim(struct stage *stage, const struct scene *scene)
     _exit(3);
 }
 
-static void check_aftermath(struct stage *stage)
+static void check_aftermath(struct stage *stage, const struct scene *scene)
 {
     check_limits(stage);
+    if (scene->wake) {
+        scene->wake(stage);
+        check_woken(stage);
+    }
     while (gate_reclaim(&stage->others[0]) > 0)
         ;
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
@@ -131,7 +138,7 @@ static bool step_and_kill(struct stage *stage, const struct scene *scene, enum r
     if (meet < 0)
         act(stage, rivals);
     int failures = check_failures;
-    check_aftermath(stage);
+    check_aftermath(stage, scene);
     if (check_failures != failures) {
         fprintf(stderr, "  killed at instruction %ld of %s, others acting %s (met at %ld)\n", kill_at, scene->name,
                 RIVALS_ACT[rivals], meet);
@@ -152,7 +159,7 @@ static long plan(struct stage *stage, const struct scene *scene, long points[MOS
         step(victim);
     }
     kill_victim(victim);
-    check_aftermath(stage);
+    check_aftermath(stage, scene);
     CHECK(*count > 5 && *count < MOST_POINTS);
     return length;
 }
@@ -171,7 +178,8 @@ static void kill_everywhere(struct stage *stage, const struct scene *scene, cons
                             bool is_long, long every)
 {
     for (int rivals = IDLE; rivals < RIVALS; rivals++)
-        for (long i = 0; i < count && !(is_long && (rivals == IDLE || rivals == SEVERAL)); i += every)
+        for (long i = 0; i < count && !(is_long && (rivals == IDLE || rivals == SEVERAL)) && check_failures < ENOUGH;
+             i += every)
             step_and_kill(stage, scene, rivals, -1, points[i]);
 }
 
@@ -188,6 +196,7 @@ int main(int argc, char **argv)
     static long points[MOST_POINTS];
     const char *how = argc > 1 ? argv[1] : "";
     bool every = !strcmp(how, "every"), grid = !strcmp(how, "grid"), few = grid || !strcmp(how, "short");
+    size_t first = !strcmp(how, "sleep") ? SCENE_COUNT - SLEEPER_SCENES : 0;
     struct stage stage = {0};
     check_segment(&stage.segment, SLOTS, CAPS, LIMIT, LAYOUT_HARD);
     stage.done = mmap(NULL, sizeof *stage.done, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -196,14 +205,14 @@ int main(int argc, char **argv)
         gate_initialise(&stage.others[i], &stage.segment);
         REQUIRE(gate_claim(&stage.others[i], OTHER(i)) == OWNER_OK);
     }
-    for (size_t i = 0; i < (few ? FIRST_SCENES : SCENE_COUNT); i++) {
+    for (size_t i = first; i < (few ? FIRST_SCENES : SCENE_COUNT); i++) {
         const struct scene *scene = &SCENES[i];
         long before = killed, count, length = plan(&stage, scene, points, &count);
         if (grid)
             kill_on_the_grid(&stage, scene, length);
         else
             kill_everywhere(&stage, scene, points, count, length > LONG,
-                            !every && length > SAMPLED ? 1 + count / SAMPLES : 1);
+                            !every && count > SAMPLED ? 1 + count / SAMPLES : 1);
         if (every && length > LONG)
             meet_reclaimers(&stage, scene, points, count);
         printf("%-26s %5ld instructions, %4ld of the core, killed %ld times\n", scene->name, length, count,

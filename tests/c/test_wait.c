@@ -242,6 +242,7 @@ static void clear(struct table *table, const char *who)
     }
     printf("%u %s: granted %ld, slept %ld times, overslept %ld\n", table->waiters, who, atomic_load(&table->granted),
            atomic_load(&table->slept), atomic_load(&table->overslept));
+    fflush(stdout); /* or the next to be forked would print it again */
     segment_close(&table->segment);
     munmap(table, sizeof *table);
 }

@@ -1,0 +1,314 @@
+"""Waiting tasks of asyncio: the loop goes on, and a task that is cancelled keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gatecount import Gate, GateClosed, GateFull, GateTimeout, Permit
+from support import DEADLINE, scaled, wait_until
+from waiters import Outcomes, join, line_up, start, waiting
+
+LIMITS = {"requests": 2, "tokens": 100}
+
+
+@pytest.fixture(params=["hard", "approximate"])
+def gate(request: pytest.FixtureRequest) -> Iterator[Gate]:
+    threads = threading.active_count()
+    with Gate.create(limits=LIMITS, slots=4, mode=request.param) as made:
+        yield made
+        assert (waiting(made) if not made.closed else 0) == 0
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads, 10)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def tasks_in_line(gate: Gate, *calls: Awaitable[Any]) -> list[asyncio.Task[Any]]:
+    """Start a task for each call, one after the other has come to wait."""
+    tasks = []
+    for call in calls:
+        before = waiting(gate)
+        tasks.append(asyncio.ensure_future(call))
+        await until(lambda before=before: waiting(gate) == before + 1)
+    return tasks  # type: ignore[return-value]
+
+
+def test_room_is_taken_at_once_and_without_a_thread(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async()
+        await gate.acquire_async(3, cap="tokens", timeout=0)
+        with await gate.admit_async(requests=1, tokens=90, headroom=1 - 1) as permit:
+            assert isinstance(permit, Permit)
+            assert dict(permit.amounts) == {"requests": 1, "tokens": 90}
+            assert (gate.held(), gate.held(cap="tokens")) == (2, 93)
+        assert threading.active_count() == before
+
+    before = threading.active_count()
+    asyncio.run(main())
+    assert (gate.held(), gate.held(cap="tokens")) == (1, 3)
+
+
+def test_tasks_are_served_oldest_first_while_the_loop_goes_on(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        served: list[int] = []
+
+        async def one(number: int) -> None:
+            await gate.acquire_async(timeout=DEADLINE)
+            served.append(number)
+
+        tasks = await tasks_in_line(gate, *(one(number) for number in range(5)))
+        for count in range(5):
+            gate.release()
+            await until(lambda count=count: len(served) == count + 1)
+        await asyncio.gather(*tasks)
+        assert served == [0, 1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_threads_and_tasks_stand_in_one_line(gate: Gate) -> None:
+    outcomes = Outcomes()
+
+    async def main() -> None:
+        gate.acquire(2)
+
+        async def task(name: str) -> None:
+            await gate.acquire_async(timeout=DEADLINE)
+            outcomes.list.append(name)
+
+        def thread(name: str) -> threading.Thread:
+            return line_up(gate, outcomes, {name: lambda: gate.acquire(timeout=DEADLINE)})[0]
+
+        first = thread("thread 1")
+        tasks = await tasks_in_line(gate, task("task 1"), task("task 2"))
+        second = thread("thread 2")
+        tasks += await tasks_in_line(gate, task("task 3"))
+        for count in range(5):
+            gate.release()
+            await until(lambda count=count: len(outcomes.list) == count + 1)
+        await asyncio.gather(*tasks)
+        join(first, second)
+
+    asyncio.run(main())
+    assert outcomes.list == ["thread 1", "task 1", "task 2", "thread 2", "task 3"]
+
+
+def test_a_timeout_and_the_other_refusals_are_those_of_acquire(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        with pytest.raises(GateTimeout) as caught:
+            await gate.acquire_async(timeout=0.05)
+        assert (caught.value.cap, caught.value.timeout) == ("requests", 0.05)
+        for refused in (
+            gate.acquire_async(timeout=0),
+            gate.acquire_async(3),
+            gate.admit_async(requests=1, headroom=2),
+            gate.admit_async(max_waiting=0),
+        ):
+            with pytest.raises(GateFull):
+                await refused
+        (task,) = await tasks_in_line(gate, gate.acquire_async(max_waiting=1))
+        with pytest.raises(GateFull):
+            await gate.acquire_async(max_waiting=1)
+        gate.release()
+        await task
+        with pytest.raises(TypeError, match="timeout must be a number"):
+            await gate.acquire_async(timeout="1")  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    told = gate.statistics().caps["requests"]
+    assert told.refused_by == {"full": 3, "timeout": 1, "too_large": 2}
+
+
+def test_a_cancelled_task_leaves_its_place_to_the_next(gate: Gate) -> None:
+    async def main() -> None:
+        gate.acquire()
+        greedy, modest = await tasks_in_line(gate, gate.acquire_async(2), gate.acquire_async())
+        greedy.cancel()
+        await modest  # at once: it may want less than the one before
+        assert greedy.cancelled() or ((await asyncio.wait([greedy])) and greedy.cancelled())
+        assert (gate.held(), waiting(gate)) == (2, 0)
+
+    asyncio.run(main())
+
+
+def test_a_task_cancelled_as_it_is_granted_gives_the_permit_to_the_next(gate: Gate) -> None:
+    async def main() -> None:
+        for _ in range(scaled(100)):
+            await gate.acquire_async(2)
+            first, second = await tasks_in_line(gate, gate.acquire_async(2), gate.acquire_async(2))
+            gate.release(2)
+            wait_until(
+                lambda: waiting(gate) < 2
+            )  # the watcher has granted it; the loop does not know yet
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            await asyncio.wait_for(second, DEADLINE)
+            assert (gate.held(), waiting(gate)) == (2, 0)
+            gate.release(2)
+
+    asyncio.run(main())
+
+
+def test_a_task_whose_time_is_up_as_it_is_granted_has_it(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        (task,) = await tasks_in_line(gate, gate.acquire_async(timeout=0.05))
+        gate.release()
+        wait_until(lambda: waiting(gate) == 0)
+        time.sleep(0.1)  # the loop stands still until the time is up
+        await task
+
+    asyncio.run(main())
+    assert gate.held() == 2
+    assert gate.statistics().caps["requests"].refused == 0
+
+
+def test_a_storm_of_cancels_and_timeouts_keeps_every_count(gate: Gate) -> None:
+    chance = random.Random(3)
+    tally = {"granted": 0, "timed out": 0, "cancelled": 0}
+
+    async def one() -> None:
+        try:
+            async with asyncio.timeout(chance.choice([None, 0.001, 0.003])):
+                with await gate.admit_async(
+                    requests=chance.randint(1, 2), tokens=10, timeout=chance.choice([None, 0.002, 0.01])
+                ):
+                    tally["granted"] += 1
+                    assert gate.statistics().caps["requests"].in_flight <= 2
+                    await asyncio.sleep(chance.choice([0, 0, 0.001]))
+        except GateTimeout:
+            tally["timed out"] += 1
+        except TimeoutError:
+            tally["cancelled"] += 1
+
+    async def main() -> None:
+        for _ in range(scaled(10)):
+            await asyncio.gather(*(one() for _ in range(100)))
+
+    asyncio.run(main())
+    assert min(tally.values()) > 0
+    assert (gate.held(), gate.held(cap="tokens"), waiting(gate)) == (0, 0, 0)
+    told = gate.statistics().caps["requests"]
+    assert (told.in_flight, told.repairs) == (0, 0)
+    assert tally["timed out"] == told.refused_by["timeout"]
+
+
+def test_loops_of_several_threads_share_a_line(gate: Gate) -> None:
+    outcomes = Outcomes()
+    gate.acquire(2)
+
+    def run(name: str) -> Callable[[], None]:
+        return lambda: asyncio.run(gate.acquire_async(timeout=DEADLINE))
+
+    threads = line_up(gate, outcomes, {name: run(name) for name in ("a", "b", "c")})
+    for count in range(3):
+        gate.release()
+        wait_until(lambda count=count: len(outcomes.list) == count + 1)
+    join(*threads)
+    assert outcomes.list == ["a", "b", "c"]
+
+
+def test_closing_the_gate_ends_every_wait(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        tasks = await tasks_in_line(gate, *(gate.acquire_async() for _ in range(3)))
+        gate.close()
+        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), DEADLINE)
+        assert [type(outcome) for outcome in outcomes] == [GateClosed] * 3
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ends_takes_its_waiters_with_it(gate: Gate) -> None:
+    gate.acquire(2)
+
+    async def leave_some() -> None:
+        await tasks_in_line(gate, gate.acquire_async(), gate.acquire_async())
+
+    asyncio.run(leave_some())  # cancels them
+    assert waiting(gate) == 0
+
+
+def test_a_loop_closed_over_its_waiters_keeps_no_permit_from_others(gate: Gate) -> None:
+    gate.acquire(2)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(gate.acquire_async(2))
+    loop.run_until_complete(until(lambda: waiting(gate) == 1))
+    loop.close()
+    gate.release(2)
+    gate.acquire(2, timeout=DEADLINE)
+    assert waiting(gate) == 0
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task
+    gc.collect()
+    assert gate.held() == 2
+
+
+def test_a_child_forked_from_a_waiting_loop_waits_for_itself(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        (task,) = await tasks_in_line(gate, gate.acquire_async(timeout=DEADLINE))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with pytest.raises(GateTimeout):
+                    gate.acquire(timeout=0.05)
+                code = 7 if gate.held() == 0 and waiting(gate) == 1 else 2
+                gate.close()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        gate.release(2)
+        await task
+        assert gate.held() == 1
+
+    asyncio.run(main())
+
+
+def test_a_waiting_loop_takes_next_to_no_processor_time(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        tasks = await tasks_in_line(gate, *(gate.acquire_async(timeout=1.2) for _ in range(20)))
+        before = time.process_time()
+        await asyncio.sleep(1)
+        assert time.process_time() - before < 0.1
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_task_is_woken_by_a_thread_and_a_thread_by_a_task(gate: Gate) -> None:
+    async def main() -> None:
+        await gate.acquire_async(2)
+        rounds = scaled(200)
+
+        def follow() -> None:
+            for _ in range(rounds):
+                gate.acquire(2, timeout=DEADLINE)
+                gate.release(2)
+
+        thread = start(follow)
+        for _ in range(rounds):
+            gate.release(2)
+            await gate.acquire_async(2, timeout=DEADLINE)
+        gate.release(2)
+        await until(lambda: not thread.is_alive())
+
+    asyncio.run(main())

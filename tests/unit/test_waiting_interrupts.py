@@ -1,0 +1,138 @@
+"""Waits that are cut short: by a signal handler that raises, or by one that forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gatecount import Gate, GateTimeout
+from support import DEADLINE, scaled
+from waiters import Outcomes, join, line_up, start, waiting
+
+LIMITS = {"requests": 2, "tokens": 100}
+
+
+@pytest.fixture(params=["hard", "approximate"])
+def gate(request: pytest.FixtureRequest) -> Iterator[Gate]:
+    with Gate.create(limits=LIMITS, slots=4, mode=request.param) as made:
+        yield made
+
+
+class Interrupt(Exception):
+    """Raised by the handler."""
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise Interrupt
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[float], object]]:
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_signal_handler_that_raises_ends_the_wait_at_once(
+    gate: Gate, alarm: Callable[[float], object], place: str
+) -> None:
+    gate.acquire(2)
+    outcomes = Outcomes()
+    ahead = {"ahead": lambda: gate.acquire(timeout=DEADLINE)} if place == "second" else {}
+    threads = line_up(gate, outcomes, ahead)
+    began = time.monotonic()
+    alarm(0.05)
+    with pytest.raises(Interrupt):
+        gate.acquire(timeout=DEADLINE)
+    assert time.monotonic() - began < DEADLINE / 2
+    assert waiting(gate) == len(threads)
+    gate.release()
+    join(*threads)
+    assert gate.held() == 1 + len(threads)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_interrupts_at_any_moment_of_a_wait_keep_every_count(
+    gate: Gate, alarm: Callable[[float], object]
+) -> None:
+    over = threading.Event()
+
+    def give_and_take() -> None:
+        while not over.is_set():
+            with gate.admit(requests=2, timeout=None):
+                pass
+
+    rival = start(give_and_take)
+    granted = 0
+    try:
+        for i in range(scaled(600)):
+            try:
+                alarm(0.0002 + i % 7 * 0.0002)
+                deadline = time.monotonic() + 5
+                while time.monotonic() < deadline:
+                    with gate.admit(requests=1, tokens=3, timeout=None):
+                        granted += 1
+                raise AssertionError("the exception was swallowed")
+            except Interrupt:
+                pass
+    finally:
+        over.set()
+        join(rival)
+    assert granted > 0
+    assert (gate.held(), gate.held(cap="tokens"), waiting(gate)) == (0, 0, 0)
+    gate.acquire(2, timeout=1)
+
+
+def test_a_child_forked_while_others_wait_has_no_waiter(gate: Gate) -> None:
+    gate.acquire(2)
+    outcomes = Outcomes()
+    threads = line_up(gate, outcomes, {i: lambda: gate.acquire(timeout=DEADLINE) for i in range(2)})
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(GateTimeout):
+                gate.acquire(timeout=0.05)
+            code = 7 if waiting(gate) == 2 and gate.held() == 0 else 2
+            gate.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert waiting(gate) == 2
+    gate.release(2)
+    join(*threads)
+    assert (gate.held(), waiting(gate)) == (2, 0)
+
+
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_child_forked_by_a_handler_in_mid_wait_goes_on_waiting_for_itself(
+    gate: Gate, place: str
+) -> None:
+    gate.acquire(2)
+    outcomes = Outcomes()
+    ahead = {"ahead": lambda: gate.acquire(timeout=DEADLINE)} if place == "second" else {}
+    threads = line_up(gate, outcomes, ahead)
+    parent = os.getpid()
+    children: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: children.append(os.fork()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(GateTimeout):
+            gate.acquire(timeout=0.3 if place == "first" else 1.5)
+        if os.getpid() == parent:
+            (child,) = children
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(0 if gate.held() == 0 else 1)
+        signal.signal(signal.SIGALRM, before)
+    assert waiting(gate) == len(threads)
+    gate.release(2)
+    join(*threads)
