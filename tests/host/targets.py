@@ -1,4 +1,4 @@
-"""What the manager's tests let server processes do, importable by name in a spawned process."""
+"""What the manager's tests let server processes do, importable by name in a spawned one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import psutil
 
 from gatecount import AtomicArray, SharedAdmissionStats
 from gatecount.frontend.seat import Seat
+from gatecount.frontend.settings import ServeSettings
 
 
 def mappings() -> list[str]:
@@ -91,3 +94,14 @@ def hold_with_a_child(seat: Seat, report: Connection) -> None:
         signal.pause()
     report.send((seat.index, os.getpid(), child))
     serve(seat)
+
+
+def settings(**changed: Any) -> ServeSettings:
+    return ServeSettings(**{"workers": 2, "max_num_queued_reqs": 10, "shutdown_timeout": 1.0, **changed})
+
+
+def alive(pid: int | None) -> bool:
+    try:
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gatecount import AdmissionCounters, AtomicArray, SharedAdmissionStats
@@ -25,8 +23,8 @@ from gatecount.frontend import keeper
 from gatecount.frontend.errors import StartError
 from gatecount.frontend.keeper import back_off
 from gatecount.frontend.manager import ServerProcessManager
-from gatecount.frontend.settings import ServeSettings
 from host import targets
+from host.targets import alive, settings
 from support import DEADLINE, wait_until
 
 TESTS = Path(__file__).parents[1]
@@ -40,20 +38,9 @@ def report() -> Iterator[tuple[Connection, Connection]]:
         yield here, there
 
 
-def settings(**changed: Any) -> ServeSettings:
-    return ServeSettings(**{"workers": 2, "max_num_queued_reqs": 10, "shutdown_timeout": 1.0, **changed})
-
-
 def heard(connection: Connection) -> Any:
     assert connection.poll(DEADLINE), "no server said anything"
     return connection.recv()
-
-
-def alive(pid: int | None) -> bool:
-    try:
-        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def held(manager: ServerProcessManager) -> int:
@@ -228,117 +215,6 @@ def test_with_on_exit_stop_one_end_is_the_end_of_all(
         assert held(manager) == 0
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("says why", "server 2 failed: there is no model of that name"),
-        ("exit code 3", "server 2 ended with exit code 3 before it was ready"),
-        ("exit code 0", "server 2 ended with exit code 0 before it was ready"),
-        ("SIGKILL", r"server 2 was ended by signal 9 \(SIGKILL\) before it was ready"),
-        ("is never ready", r"server \d was not ready within 1 s"),
-    ],
-)
-def test_if_one_fails_while_it_starts_all_are_ended_and_one_line_says_why(how: str, said: str) -> None:
-    manager = ServerProcessManager(
-        targets.fail_at,
-        settings(workers=3),
-        (2, how),
-        start_timeout=1.0 if how == "is never ready" else 60.0,
-    )
-    manager.start()
-    with pytest.raises(StartError, match=said):
-        manager.wait_until_ready()
-
-    assert manager.ended
-    assert manager.pids == (None, None, None)
-    assert multiprocessing.active_children() == []
-
-
-class PretendedEngine:
-    """As far as the manager knows engines; it ends when told to."""
-
-    def __init__(self, connections: int = 100) -> None:
-        self._here, self._there = multiprocessing.Pipe(duplex=False)
-        self._connections = connections
-
-    @property
-    def sentinel(self) -> int:
-        return self._here.fileno()
-
-    def end(self) -> None:
-        self._there.close()
-
-    def cause_of_end(self) -> str:
-        return "was ended by signal 9"
-
-    def connect(self) -> socket.socket:
-        if not self._connections:
-            raise OSError("too many open files")
-        self._connections -= 1
-        here, there = socket.socketpair()
-        there.close()
-        return here
-
-    def wait_until_ready(self, timeout: float) -> None:
-        raise StartError("the engine could not load its model")
-
-
-def test_if_the_third_process_cannot_even_be_made_the_others_are_ended() -> None:
-    manager = ServerProcessManager(
-        targets.fail_at, settings(workers=4), (-1, ""), engine=PretendedEngine(connections=2)
-    )
-    manager.start()
-    with pytest.raises(StartError, match="server 2 cannot be started: too many open files"):
-        manager.wait_until_ready()
-
-    assert multiprocessing.active_children() == []
-
-
-def test_what_cannot_be_pickled_is_a_start_error_and_leaves_no_process(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    manager = ServerProcessManager(lambda _: None, settings())
-    manager.start()
-    with pytest.raises(StartError, match="pickle"):
-        manager.wait_until_ready()
-
-    assert multiprocessing.active_children() == []
-
-
-def test_the_end_of_the_engine_is_the_end_of_all(report: tuple[Connection, Connection]) -> None:
-    engine = PretendedEngine()
-    with ServerProcessManager(targets.hold, settings(), (report[1], 1), engine=engine) as manager:
-        engine.end()
-        wait_until(lambda: manager.ended)
-
-        assert manager.failure == "the engine was ended by signal 9"
-        assert manager.pids == (None, None)
-
-
-def test_an_engine_that_ends_while_it_loads_is_the_reason_given_and_not_its_servers() -> None:
-    engine = PretendedEngine()
-    manager = ServerProcessManager(targets.fail_at, settings(), (0, "is never ready"), engine=engine)
-    manager.start()
-    engine.end()
-    with pytest.raises(StartError, match="the engine could not load its model"):
-        manager.wait_until_ready()
-
-    assert multiprocessing.active_children() == []
-
-
-def test_a_server_that_ends_a_moment_before_the_engine_is_not_the_reason_given() -> None:
-    engine = PretendedEngine()
-    manager = ServerProcessManager(
-        targets.fail_at, settings(workers=1), (0, "exit code 3"), engine=engine
-    )
-    manager.start()
-    pid = wait_until(lambda: manager.pids[0])
-    wait_until(lambda: not alive(pid))
-    engine.end()
-    with pytest.raises(StartError, match="the engine could not load its model"):
-        manager.wait_until_ready()
-
-
 def test_a_crash_loop_is_backed_off_and_said(caplog: pytest.LogCaptureFixture) -> None:
     starts = AtomicArray(64)
     caplog.set_level(logging.INFO, logger="gatecount.frontend")
@@ -438,6 +314,7 @@ weakref.finalize(early, int)  # so weakref's exit function comes after multiproc
 from gatecount.frontend.manager import ServerProcessManager
 from gatecount.frontend.settings import ServeSettings
 from host import targets
+from host.targets import alive, settings
 
 if __name__ == "__main__":
     manager = ServerProcessManager(targets.fail_at, ServeSettings(workers=2), (-1, ""))

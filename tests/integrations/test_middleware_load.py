@@ -44,6 +44,8 @@ def workers(crew: Crew, app: Any, count: int) -> Iterator[list[int]]:
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         for listener in listeners:
+            # Asyncio sets this by itself only where the protocol was named; connections inherit it.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             crew.start(run_uvicorn, app, listener)
         yield [listener.getsockname()[1] for listener in listeners]
 

@@ -159,7 +159,7 @@ def test_a_worker_that_has_to_be_killed_at_the_end_does_not_keep_the_name(serve:
         held.fill(1)
         server.stop()
         held.lose(1)
-        assert gate.reclaim() == 0
+        gate.reclaim()
         becomes(gate, 0)
 
 
@@ -198,8 +198,9 @@ def test_with_too_few_slots_the_log_says_so_and_no_permit_is_lost(serve: Serve) 
     configured(server, ("slots=2 * workers", "slots=1"))
     server.start(ASGI, options(3))
     server.says("has 1 slots, but a reload of 3 workers needs 6")
-    server.says(f"has no slot in gate {server.name!r}: all 1 slots are owned by living processes")
     with Gate.open(server.name) as gate:
+        server.signal(signal.SIGTTIN)
+        server.says(f"has no slot in gate {server.name!r}: all 1 slots are owned by living processes")
         with load(server) as answers:
             wait_until(lambda: answers["200"] > 20 and answers["503"] > 20)
         becomes(gate, 0)
@@ -248,7 +249,7 @@ def test_a_second_start_by_mistake_leaves_the_gate_of_the_first_alone(serve: Ser
     server = serve(PAGE)
     first = server.start(ASGI, options(2, "--pid pid"))
     with Gate.open(server.name) as gate:
-        workers = owners(gate)
+        workers = wait_until(lambda: len(now := owners(gate)) == 2 and now)
         server.start(ASGI, options(2, "--pid pid"), answers=False)
         server.end(1)
         assert f"Already running on PID {first.pid}" in server.log
