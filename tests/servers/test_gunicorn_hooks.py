@@ -10,7 +10,7 @@ import pytest
 
 from gatecount import Gate, GateNotFound
 from servers.clients import Held, load
-from servers.running import Server
+from servers.running import Server, living
 from servers.story import becomes, everything_is_back, full, kill_one, owners, requests
 from servers.test_gunicorn import ASGI, GTHREAD, PAGE, Serve, options
 from support import path_of, wait_until
@@ -74,6 +74,28 @@ def test_an_upgrade_has_one_limit_over_both_masters_and_the_last_of_them_removes
             wait_until(lambda: new not in children(server.process.pid))
             assert path_of(server.name).exists()
             server.stop()
+
+
+@pytest.mark.parametrize("first", ["the old master", "the new master"])
+def test_an_upgrade_that_nobody_asks_anything_keeps_the_gate_as_well(serve: Serve, first: str) -> None:
+    """No worker has used its gate yet, so nothing but the other master tells that it is needed."""
+    server = serve(PAGE)
+    server.start(GTHREAD, options(1), answers=False)
+    server.says("Booting worker")
+    (worker,) = wait_until(lambda: children(server.process.pid))
+    server.signal(signal.SIGUSR2)
+    (new,) = wait_until(lambda: children(server.process.pid) - {worker})
+    wait_until(lambda: server.log.count("Booting worker") == 2)
+    ending = server.process.pid if "old" in first else new
+    server.signal(signal.SIGTERM, ending)
+    server.says("Shutting down: Master")
+    wait_until(lambda: ending not in living(server.process.pid))
+    assert server.ask().status_code == 200
+    if "old" in first:
+        server.says("Master has been promoted.")
+    server.signal(signal.SIGTERM, new if "old" in first else None)
+    server.end()
+    no_name(server)
 
 
 def test_a_reload_sets_the_limits_of_the_configuration_and_workers_that_are_added_do_not(
