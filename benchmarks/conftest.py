@@ -12,7 +12,14 @@ import pytest
 from benchmarks import report
 
 TABLE = pytest.StashKey[list[report.Row]]()
-QUESTIONS = ["bench_pair", "bench_counters", "bench_contended", "bench_core", "bench_http"]
+QUESTIONS = [
+    "bench_pair",
+    "bench_counters",
+    "bench_contended",
+    "bench_handover",
+    "bench_core",
+    "bench_http",
+]
 MACHINE = pytest.StashKey[str]()
 LOAD_AT_START = os.getloadavg()[0]
 

@@ -70,7 +70,7 @@ class Contest:
             process.start()
             theirs.close()
             self._pipes.append(ours)
-            self._stack.callback(_end, process)
+            self._stack.callback(end, process)
             self._stack.callback(ours.close)  # closed first: the process reads the end and leaves
 
     def __enter__(self) -> Contest:
@@ -122,7 +122,7 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _end(process: Any) -> None:
+def end(process: Any) -> None:
     process.join(PATIENCE)
     if process.is_alive():
         process.kill()

@@ -56,12 +56,12 @@ cdef class Line:
     cdef object queue
     cdef Py_ssize_t tasks  # how many in the queue are
     cdef bint watched  # there is a watcher
-    cdef object baton  # what it sleeps on while a thread is the oldest
+    cdef object baton  # what it sleeps on while a thread is the oldest; None until there is a watcher
     cdef bint called  # the baton was released and not taken since
     cdef int asleep  # the cap that the watcher sleeps on in the kernel, or -1
 
     def __cinit__(self, GateCore gate, tuple key):
-        self.gate, self.key, self.queue, self.baton, self.asleep = gate, key, deque(), new_lock(), -1
+        self.gate, self.key, self.queue, self.asleep = gate, key, deque(), -1
 
     cdef int rouse(self) except -1:
         """Let the oldest know that it is: it tries at once, for it may want less than the one before."""
@@ -77,7 +77,7 @@ cdef class Line:
 
     cdef int call(self) except -1:
         """Get the watcher to look, wherever it sleeps."""
-        if not self.called:
+        if self.watched and not self.called:
             self.called = True
             self.baton.release()
         if self.asleep >= 0:
@@ -132,13 +132,13 @@ cdef class Waiter:
     cdef uint32_t cap  # that refused it last
     cdef bint counted  # as waiting for that cap
     cdef uint32_t forks
-    cdef object lock  # of a thread: what it sleeps on until it is the oldest
+    cdef object lock  # of a thread: what it sleeps on until it is the oldest; None if it was that from the start
     cdef bint called
     cdef bint patient  # it has slept before
     cdef bint taken
 
     cdef int call(self) except -1:
-        if not self.called:
+        if self.lock is not None and not self.called:
             self.called = True
             self.lock.release()
         return 0
@@ -169,7 +169,9 @@ cdef class Waiter:
             raise self.refused(GATE_FULL)
         if line is None:
             line = Line(gate, self.key)
-        if self.future is None:
+        if self.future is not None:
+            line.baton = line.baton or new_lock()
+        elif line.queue:
             self.lock, self.called = new_lock(), False
         if not gate_wait_enter(&gate.c, self.cap, self.most):
             raise self.refused(GATE_FULL)
@@ -197,6 +199,7 @@ cdef class Waiter:
             gate._ready()
             if self.forks != owner_forks():  # we are a child that was forked from the middle of this
                 self.line = None
+                self.lock = None
                 self.counted = False
                 return self.enter(None)
             if self.line is None:  # it has left, since its task was cancelled

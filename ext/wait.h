@@ -24,9 +24,10 @@
  *
  * A death. A waiter killed at any step leaves, at worst, waiters = 1: somebody wakes nobody, once. Woken and killed, it
  * takes no wake-up along, for all are woken. A process killed between steps 1 and 5 of making room leaves sleepers
- * unwoken. It was the owner of a slot (or was reclaiming one), so it will be reclaimed, and whoever reclaims wakes
- * everybody, whatever `waiters` says. Nor does anybody release what the dead hold. So nobody sleeps for longer
- * than WAIT_SLICE without a look for the dead: that bounds what any death can cost.
+ * unwoken. If it had a slot, it will be reclaimed, and whoever reclaims wakes everybody, whatever `waiters` says. But
+ * first somebody must look, and nobody releases what the dead hold. So nobody sleeps for longer than WAIT_SLICE
+ * without a try and a look for the dead: that bounds what any death can cost, also that of one without a slot who
+ * was just raising a limit.
  *
  * Approximate mode makes room by a plain store to a counter and adds nothing to state, for that would cost more than
  * the store. It can so overlook a waiter that comes within the nanoseconds that the store needs to be seen: a waiter's first

@@ -145,6 +145,7 @@ def sanitized(where: Path, compiler: str) -> str:
     outputs = [
         run([compiled("test_core", where, compiler, ADDRESS)]),
         run([compiled("test_threads", where, compiler, ADDRESS), "100000"]),
+        run([compiled("test_wait", where, compiler, ADDRESS), "10000"]),
     ]
     return f"{sum(number('# checks', output) for output in outputs):,} checks"
 
@@ -162,7 +163,8 @@ def address_clang(where: Path) -> str:
 
 def raced(where: Path, compiler: str) -> str:
     output = run([compiled("test_threads", where, compiler, THREAD), "300000"])
-    return "4 threads x 300,000 operations, twice; " + checks_of(output)
+    waits = run([compiled("test_wait", where, compiler, THREAD), "20000"])
+    return f"4 threads x 300,000 operations, twice; {checks_of(output)}; of waiting, {checks_of(waits)}"
 
 
 @check("thread sanitizer, gcc")
@@ -174,6 +176,13 @@ def thread_gcc(where: Path) -> str:
 def thread_clang(where: Path) -> str:
     need("clang", "clang")
     return raced(where, "clang")
+
+
+@check("sleepers and wakers: nobody oversleeps")
+def sleepers(where: Path) -> str:
+    output = run([compiled("test_wait", where, "cc", OPTIMISED), "300000"])
+    polling = run([compiled("test_wait", where, "cc", (*OPTIMISED, "-DWAIT_POLLS")), "10000"])
+    return f"3,600,000 waits; {checks_of(output)}; by polling, {checks_of(polling)}"
 
 
 @check("valgrind: memory, leaks, descriptors")
@@ -197,6 +206,7 @@ def aarch64(where: Path) -> str:
     outputs = [
         run(["qemu-aarch64", compiled("test_core", where, "aarch64-linux-gnu-gcc", flags)]),
         run(["qemu-aarch64", compiled("test_threads", where, "aarch64-linux-gnu-gcc", flags), "100000"]),
+        run(["qemu-aarch64", compiled("test_wait", where, "aarch64-linux-gnu-gcc", flags), "5000"]),
     ]
     return ", ".join(checks_of(output) for output in outputs)
 

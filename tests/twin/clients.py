@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 from typing import Any
 
 from gatecount import AdmissionCounters, Gate, NotOwner, Permit, SharedAdmissionStats
@@ -16,8 +18,14 @@ class GateClient:
         self.gate = gate
         self.permits: list[Permit] = []
 
-    def admit(self, amounts: dict[str, int]) -> None:
-        self.permits.append(self.gate.admit(**amounts))
+    def admit(self, amounts: dict[str, int], timeout: float) -> None:
+        self.permits.append(self.gate.admit(timeout=timeout, **amounts))
+
+    def acquire(self, cap: str, n: int, timeout: float, is_task: bool) -> None:
+        if is_task:
+            asyncio.run(self.gate.acquire_async(n, cap=cap, timeout=timeout))
+        else:
+            self.gate.acquire(n, cap=cap, timeout=timeout)
 
     def release_permit(self) -> None:
         self.permits.pop().release()
@@ -114,6 +122,7 @@ class Here:
             with contextlib.suppress(NotOwner):  # given back by number before
                 permit.release()
         self.client = None
+        gc.collect()  # a task's error is held by the task that it ended
 
 
 class There(Remote):

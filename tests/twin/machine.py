@@ -35,6 +35,7 @@ units = st.integers(1, 4)
 limit_values = st.sampled_from([6, 8, 5, 4, 3, 2, 1, 0])
 sizes = st.sampled_from([4, 3, 2, 1])
 shares = st.sampled_from(["one", "all", "too many"])
+timeouts = st.sampled_from([0, 0.001, 0.003])
 endings = st.sampled_from(["is killed", "is killed", "ends"])
 WEIGHTS = {"reserve": 3, "admit": 3, "try_reserve": 3, "release": 2, "set_num_requests": 3}
 """How often a client does what it does more often than other things."""

@@ -155,7 +155,8 @@ class BufferBesideItsTwin(Machine):
         if self.hard:
             statistics = self.observer.cap_statistics(0)
             names = ("in_flight", "limit", "peak", "admitted", "refused", "reclaimed", "repairs")
-            assert dict(zip(names, statistics, strict=True)) == self.twin.statistics(CAP)
+            names += ("waiting", "timeouts", "too_large")
+            assert dict(zip(names, statistics, strict=True)) == self.twin.raw_statistics(CAP)
             assert (self.buffer.in_flight, self.buffer.limit) == statistics[:2]
             assert {slot: (alive, held) for slot, _, alive, _, (held,) in self.observer.owners()} == {
                 index: (owner.alive, owner.held[CAP]) for index, owner in self.twin.owners.items()

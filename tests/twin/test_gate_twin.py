@@ -34,6 +34,7 @@ from twin.machine import (
     shares,
     sizes,
     steps,
+    timeouts,
     units,
 )
 from twin.twin import GateTwin, outcome
@@ -43,7 +44,8 @@ NAMES = names("twin")
 caps = st.sampled_from(["requests", "tokens"])
 gate_steps = steps(
     reserve=st.tuples(caps, units),
-    admit=st.tuples(st.dictionaries(caps, units, min_size=1)),
+    admit=st.tuples(st.dictionaries(caps, units, min_size=1), timeouts),
+    acquire=st.tuples(caps, units, timeouts, st.booleans()),
     release=st.tuples(caps, shares),
     release_permit=st.tuples(),
     claim=st.tuples(),
@@ -131,10 +133,15 @@ class GateBesideItsTwin(Machine):
         real = outcome(client.call, "reserve", cap, n)
         assert real == outcome(self.twin.reserve, client, {cap: n}, self.looked())
 
-    def admit(self, client: Client, amounts: dict[str, int]) -> None:
+    def acquire(self, client: Client, cap: str, n: int, timeout: float, is_task: bool) -> None:
+        cap = self.has(cap)
+        real = outcome(client.call, "acquire", cap, n, timeout, is_task)
+        assert real == outcome(self.twin.admit, client, {cap: n}, timeout, self.looked())
+
+    def admit(self, client: Client, amounts: dict[str, int], timeout: float) -> None:
         amounts = {self.has(cap): n for cap, n in amounts.items()}
-        real = outcome(client.call, "admit", amounts)
-        assert real == outcome(self.twin.admit, client, amounts, self.looked())
+        real = outcome(client.call, "admit", amounts, timeout)
+        assert real == outcome(self.twin.admit, client, amounts, timeout, self.looked())
         if real[0] == "returned":
             self.permits[client].append(amounts)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gatecount import GateFull, NotOwner, SlotsExhausted
+from gatecount import GateFull, GateTimeout, NotOwner, SlotsExhausted
 
 
 @dataclass
@@ -24,6 +24,8 @@ class CapTwin:
     admitted: int = 0
     refused: int = 0
     reclaimed: int = 0
+    timeouts: int = 0
+    too_large: int = 0
 
 
 @dataclass
@@ -52,8 +54,15 @@ class GateTwin:
     def in_flight(self, cap: str) -> int:
         return sum(owner.held[cap] for owner in self.owners.values())
 
-    def statistics(self, cap: str) -> dict[str, int]:
-        return {"in_flight": self.in_flight(cap), "repairs": 0, **vars(self.caps[cap])}
+    def statistics(self, cap: str) -> dict[str, Any]:
+        told: dict[str, Any] = self.raw_statistics(cap)
+        timeout, too_large = told.pop("timeouts"), told.pop("too_large")
+        full = told["refused"] - timeout - too_large
+        return {**told, "refused_by": {"full": full, "timeout": timeout, "too_large": too_large}}
+
+    def raw_statistics(self, cap: str) -> dict[str, int]:
+        """Return them as the core tells them. Nobody waits when they are asked for."""
+        return {"in_flight": self.in_flight(cap), "repairs": 0, "waiting": 0, **vars(self.caps[cap])}
 
     def dead(self) -> list[int]:
         return [slot for slot, owner in self.owners.items() if not owner.alive]
@@ -104,15 +113,39 @@ class GateTwin:
             self.reclaim()
         refused_by = self.full(amounts, bound)
         if refused_by is not None:
-            self.caps[refused_by].refused += 1
+            shared = self.caps[refused_by]
+            shared.refused += 1
+            shared.too_large += amounts[refused_by] > min(shared.limit, bound)
             return False
+        self.grant(owner, amounts)
+        return True
+
+    def grant(self, owner: OwnerTwin, amounts: Mapping[str, int]) -> None:
         for cap, n in amounts.items():
             self.charge(owner, cap, n)
             self.caps[cap].admitted += 1
-        return True
 
-    def admit(self, name: object, amounts: Mapping[str, int], looked: bool) -> None:
-        if not self.reserve(name, amounts, looked):
+    def wait(self, name: object, amounts: Mapping[str, int], timeout: float, looked: bool) -> None:
+        """Wait while nobody else does anything: what has no room then, has none when the time is up."""
+        owner = self.owners[self.claim(name)]
+        if self.full(amounts, 2**32 - 1) and looked:
+            self.reclaim()
+        cap = next((cap for cap in self.caps if amounts.get(cap, 0) > self.caps[cap].limit), None)
+        if cap is not None:
+            self.caps[cap].refused += 1
+            self.caps[cap].too_large += 1
+            raise GateFull(cap, self.caps[cap].limit, self.in_flight(cap), amounts[cap])
+        cap = self.full(amounts, 2**32 - 1)
+        if cap is not None:
+            self.caps[cap].refused += 1
+            self.caps[cap].timeouts += 1
+            raise GateTimeout(cap, self.caps[cap].limit, self.in_flight(cap), amounts[cap], timeout)
+        self.grant(owner, amounts)
+
+    def admit(self, name: object, amounts: Mapping[str, int], timeout: float, looked: bool) -> None:
+        if timeout:
+            self.wait(name, amounts, timeout, looked)
+        elif not self.reserve(name, amounts, looked):
             cap = self.full(amounts, 2**32 - 1)
             assert cap is not None
             raise GateFull(cap, self.caps[cap].limit, self.in_flight(cap), amounts[cap])

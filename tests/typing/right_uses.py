@@ -23,6 +23,7 @@ from gatecount import (
     GateFull,
     GateNotFound,
     GateStatistics,
+    GateTimeout,
     LayoutMismatch,
     NotOwner,
     Permit,
@@ -94,6 +95,9 @@ def gates(name: str) -> None:
     assert_type(gate.try_acquire(2, cap="tokens"), bool)
     gate.release()
     gate.release(2, cap="tokens")
+    gate.acquire()
+    gate.acquire(2, cap="tokens", timeout=0.5, headroom=3, max_waiting=100)
+    gate.acquire(timeout=None, max_waiting=None)
     assert_type(gate.held(cap="tokens"), int)
     assert_type(gate.claim(), int)
     assert_type(gate.reclaim(), int)
@@ -105,11 +109,19 @@ def gates(name: str) -> None:
         assert_type(permit.amounts, Mapping[str, int])
         assert_type(permit.released, bool)
     permit.release()
+    assert_type(gate.admit(timeout=None, max_waiting=5, headroom=2, tokens=7), Permit)
     with Gate.open(name) as opened:
         assert_type(opened, Gate)
         SharedAdmissionStats({"mp_admission_counters": opened.counters()}, 16, 0)
     gate.close()
     Gate.remove("api")
+
+
+async def waiting(gate: Gate) -> None:
+    await gate.acquire_async()
+    await gate.acquire_async(2, cap="tokens", timeout=0.5, headroom=3, max_waiting=100)
+    with await gate.admit_async(requests=1, timeout=1, max_waiting=5, headroom=2) as permit:
+        assert_type(permit, Permit)
 
 
 def statistics(gate: Gate) -> str:
@@ -118,7 +130,12 @@ def statistics(gate: Gate) -> str:
     assert_type(told.caps["requests"], CapStatistics)
     assert_type(told.caps["requests"].in_flight, int)
     assert_type(told.slots, tuple[SlotStatistics, ...])
+    assert_type(told.caps["requests"].waiting, int)
+    assert_type(told.caps["requests"].refused_by, Mapping[str, int])
     assert_type(told.slots[0].held, Mapping[str, int])
+    assert_type(told.slots[0].admitted, Mapping[str, int])
+    assert_type(told.slots[0].refused, Mapping[str, int])
+    assert_type(told.slots[0].waiting, Mapping[str, int])
     assert_type(told.slots[0].age, float)
     return json.dumps(asdict(told))
 
@@ -137,6 +154,8 @@ def errors(gate: Gate) -> None:
         gate.admit()
     except GateFull as full:
         assert_type((full.cap, full.limit, full.in_flight), tuple[str, int, int])
+    except GateTimeout as late:
+        assert_type((late.requested, late.timeout), tuple[int, float])
     except (GateClosed, GateExists, GateNotFound, LayoutMismatch, SlotsExhausted) as error:
         raise SystemExit(str(error)) from error
     except NotOwner as error:

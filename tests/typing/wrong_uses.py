@@ -65,6 +65,15 @@ def gates(gate: Gate) -> None:
     gate.try_acquire(cap=5)  # type: ignore[arg-type]
     gate.admit(requests=1.5)  # type: ignore[arg-type]
     gate.admit(1)  # type: ignore[call-arg]
+    gate.admit(timeout="1")  # type: ignore[arg-type]
+    gate.acquire(timeout="1")  # type: ignore[arg-type]
+    gate.acquire(1, "tokens")  # type: ignore[call-arg]
+    gate.acquire(max_waiting=1.5)  # type: ignore[arg-type]
+    gate.acquire_async(timeout="1")  # type: ignore[arg-type, unused-coroutine]
+    with gate.admit_async():  # type: ignore[attr-defined]
+        pass
+    if gate.acquire():  # type: ignore[func-returns-value]
+        pass
     gate.set_limit(None, 5)  # type: ignore[arg-type]
     gate.set_limit("requests")  # type: ignore[call-arg]
     gate.closed = True  # type: ignore[misc]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gatecount import Gate, GateTimeout
-from support import DEADLINE, scaled
+from support import DEADLINE, scaled, wait_until
 from waiters import Outcomes, join, line_up, start, waiting
 
 LIMITS = {"requests": 2, "tokens": 100}
@@ -119,20 +119,25 @@ def test_a_child_forked_by_a_handler_in_mid_wait_goes_on_waiting_for_itself(
     outcomes = Outcomes()
     ahead = {"ahead": lambda: gate.acquire(timeout=DEADLINE)} if place == "second" else {}
     threads = line_up(gate, outcomes, ahead)
-    parent = os.getpid()
-    children: list[int] = []
+    parent, children = os.getpid(), list[int]()
+
+    def make_room_for_all() -> None:
+        wait_until(lambda: [sum(slot.waiting.values()) for slot in gate.statistics().slots] == expected)
+        gate.set_limit("requests", 5)
+
+    expected = [1 + len(threads), 1]
+    threads.append(start(make_room_for_all))
     before = signal.signal(signal.SIGALRM, lambda number, frame: children.append(os.fork()))
+    code = 1
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(GateTimeout):
-            gate.acquire(timeout=0.3 if place == "first" else 1.5)
-        if os.getpid() == parent:
-            (child,) = children
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        gate.acquire(timeout=DEADLINE)
+        code = 0 if gate.held() == 1 else 2
     finally:
         if os.getpid() != parent:
-            os._exit(0 if gate.held() == 0 else 1)
+            os._exit(code)
         signal.signal(signal.SIGALRM, before)
-    assert waiting(gate) == len(threads)
-    gate.release(2)
+    (child,) = children
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     join(*threads)
+    assert (gate.held(), waiting(gate)) == (2 + len(threads), 0)
