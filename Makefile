@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+JOBS ?= 2
 CORE = $(wildcard ext/*.c ext/*.h ext/*.pyx ext/*.pxi) setup.py pyproject.toml
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ demo: $(VENV)/.demo  ## Run the overload experiment: 4 servers, one limit, 80 cl
 test: $(VENV)/.test  ## Check types, style and all of the fast tests (under 5 minutes)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: verify
 verify: $(VENV)/.test  ## Run the whole proof and print a table of what was tried (under 25 minutes)

@@ -271,6 +271,18 @@ def soak(where: Path) -> str:
     return f"{figures['kills']:,} kills, {figures['operations']:,} operations"
 
 
+@check("the host: 80 connections of hey, and 200 starts beside a warm-up")
+def host(where: Path) -> str:
+    need("hey", "hey")
+    files = ["tests/host/test_serve_starts.py", "tests/host/test_fork_order.py"]
+    output = run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "900", *files],
+        GATECOUNT_HEAVY="1",
+        GATECOUNT_TEST_STARTS="200",
+    )
+    return f"{figure('# passed', output)} tests"
+
+
 def perform(name: str) -> Outcome:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gatecount-verify-") as folder:

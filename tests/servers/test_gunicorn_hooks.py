@@ -201,6 +201,21 @@ def test_a_gate_whose_master_was_killed_is_adopted_by_the_next_start(serve: Serv
 
 
 @pytest.mark.parametrize("preload", ["", "--preload"])
+def test_a_worker_has_one_slot_from_its_fork_on(serve: Serve, preload: str) -> None:
+    server = serve(PAGE)
+    server.start(GTHREAD, options(3, preload), answers=False)
+    server.says("Booting worker")
+    with Gate.open(server.name) as gate, Held(server) as held:
+        wait_until(lambda: len(children(server.process.pid)) == 3)
+        wait_until(lambda: owners(gate) == children(server.process.pid))
+        assert requests(gate).admitted == 0
+        full(server, gate, held)
+        assert len(gate.statistics().slots) == 3
+        held.finish()
+        server.stop()
+
+
+@pytest.mark.parametrize("preload", ["", "--preload"])
 def test_an_application_may_open_the_gate_while_it_is_imported(serve: Serve, preload: str) -> None:
     server = serve(PAGE)
     path = server.directory / "app.py"

@@ -7,6 +7,7 @@ from typing import Final
 
 from gatecount.errors import GatecountError, UnknownCap
 from gatecount.gate import Gate
+from gatecount.integrations._handover import handed_over
 from gatecount.integrations._journal import logger
 from gatecount.names import check_gate_name
 
@@ -75,7 +76,9 @@ class GateSource:
 
     def _open(self) -> Gate:
         if "gate" not in self._found:
-            opened = Gate.from_env() if self._name is None else Gate.open(self._name)
+            opened = handed_over(self._name)
+            if opened is None:
+                opened = Gate.from_env() if self._name is None else Gate.open(self._name)
             # Of threads that open it at once, one wins; the others' have no slot yet. A lock could be
             # held by a thread that a fork leaves behind.
             if self._found.setdefault("gate", opened) is not opened:

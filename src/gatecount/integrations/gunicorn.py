@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from gatecount.errors import GatecountError, GateNotFound
 from gatecount.gate import ENVIRONMENT, Gate
+from gatecount.integrations._handover import hand_over
 
 KILLED: Final = 1.0
 """Seconds for which workers that were killed in the end may take to be gone, at most."""
@@ -99,20 +100,19 @@ class GateHooks:
             before.close()
 
     def post_fork(self, server: Any, worker: Any) -> None:
-        """Claim a slot in the new worker, and log it if there is none: too few slots are seen at once.
+        """Claim a slot in the new worker, for its middlewares to use; log it if there is none.
 
-        The slot is free again at once, for the application's own gate to take. The worker goes on
-        without: its middleware refuses, or lets in, what it cannot count, until it gets one.
+        A worker without a slot goes on: its middleware refuses, or lets in, what it cannot count, until
+        it gets one.
         """
         gate = _published()
         if gate is None:
             return
+        hand_over(os.environ[ENVIRONMENT], gate)
         try:
             gate.claim()
         except (GatecountError, OSError) as error:
             server.log.error("worker %s has no slot in gate %r: %s", worker.pid, gate.name, error)
-        finally:
-            gate.close()
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Take back what a worker that has ended still held, at once rather than when it is missed."""
