@@ -70,6 +70,12 @@ class Bystander:
             words[row + _RUNNING] -= 1
             words[row + _HELD] -= held
 
+    def forget(self) -> None:
+        """Stop counting every worker so far: all have ended, some perhaps in the middle of a request."""
+        with self._locked() as words:
+            for row in range(_ROWS, len(words), _WORDS):
+                words[row + _KILLED] = words[row] != 0
+
     def kill(self, pid: int) -> int:
         """Send SIGKILL to a worker; return how many requests it ran at that instant."""
         with self._locked() as words:
