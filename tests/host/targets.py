@@ -15,6 +15,7 @@ import psutil
 from gatecount import AtomicArray, SharedAdmissionStats
 from gatecount.frontend.seat import Seat
 from gatecount.frontend.settings import ServeSettings
+from support import wait_until
 
 
 def mappings() -> list[str]:
@@ -68,6 +69,13 @@ def fail_at(seat: Seat, index: int, how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while True:  # never ready
         signal.pause()
+
+
+def start_when_let(seat: Seat, steps: AtomicArray) -> None:
+    """Count this start, and serve once so many may."""
+    number = steps.fetch_add(0, 1)
+    wait_until(lambda: steps[1] > number)
+    serve(seat)
 
 
 def crash_after_the_first(seat: Seat, starts: AtomicArray, crashes: int) -> None:

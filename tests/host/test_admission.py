@@ -13,10 +13,13 @@ from host.admitting import (
     LIMIT,
     SERVERS,
     TOKENS,
+    admits,
     both,
     buffer_of,
     in_flight,
+    shared,
 )
+from support import Crew, Remote, wait_until
 
 
 @pytest.fixture(params=["hard", "approximate", "local"])
@@ -99,6 +102,27 @@ def test_without_an_id_it_only_looks(config: dict[str, Any]) -> None:
     with pytest.raises(QueueOverflowError):
         admission.check_admission(LIMIT)
     assert in_flight(admission) == (1, TOKENS)
+
+
+def test_a_look_alone_gives_the_places_of_a_dead_server_back() -> None:
+    buffer = buffer_of("hard")
+    with Crew("fork") as crew:
+        dead = Remote(crew, shared, buffer, 1)
+        dead.call("check_admission", LIMIT, "r")
+        admission = shared(buffer, 0)
+        with pytest.raises(QueueOverflowError):
+            admission.check_admission()
+        dead.kill()
+        wait_until(lambda: admits(admission))
+    assert in_flight(admission) == (0, 0)
+
+
+def test_one_request_passes_the_token_limit_by_n_times_its_prompt(config: dict[str, Any]) -> None:
+    admission = both(config)
+    admission.check_admission(3, "r", TOKENS + 1)
+    assert in_flight(admission) == (3, 3 * (TOKENS + 1))
+    with pytest.raises(MaxQueuedTokensError):
+        admission.check_admission(1, "next", 1)
 
 
 # --- two caps -------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
+from gatecount.frontend.http import LARGE_BODY, MAX_BODY, CompletionRequest
 from gatecount.frontend.settings import EngineSettings
 from host.serving import (
     LONG,
@@ -128,11 +131,55 @@ def test_prompt_tokens_leave_at_the_end_of_prefill_while_the_request_goes_on(hos
 
 def test_a_connection_serves_on_after_a_refusal_and_after_an_error(hosts: ExitStack) -> None:
     host, server = serve(hosts, limit=1)
+    server.call(lambda: host.admission.check_admission(1, "another"))
     with httpx.Client(base_url=server.url, timeout=DEADLINE) as client:
-        for n, status in ((2, 503), (1, 200), (0, 400), (1, 200)):
+        for n, status in ((1, 503), (1, 200), (0, 400), (1, 200)):
             body = {"prompt": "one", "max_tokens": 1, "n": n}
             response = client.post("/v1/completions", json=body)
             assert response.status_code == status
+            server.call(lambda: host.admission.release("another"))
+    assert host.is_empty()
+
+
+def test_a_refusal_and_what_is_too_large_are_told_before_the_body_is_there(hosts: ExitStack) -> None:
+    host, server = serve(hosts, limit=1)
+    for size, status in ((99, b"503"), (MAX_BODY + 1, b"413")):
+        if status == b"503":
+            server.call(lambda: host.admission.check_admission(1, "another"))
+        with socket.create_connection(("127.0.0.1", server.port), DEADLINE) as client:
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {size}\r\n\r\n"
+            client.sendall(head.encode())
+            assert client.recv(65536).startswith(b"HTTP/1.1 " + status)
+        server.call(lambda: host.admission.release("another"))
+    assert host.row.refused("requests") == 1
+    assert host.is_empty()
+
+
+def test_a_client_that_still_sends_reads_its_refusal_and_its_connection_serves_on(
+    hosts: ExitStack,
+) -> None:
+    host, server = serve(hosts, limit=1)
+    server.call(lambda: host.admission.check_admission(1, "another"))
+    with httpx.Client(base_url=server.url, timeout=DEADLINE) as client:
+        for _ in range(3):
+            refusal_of(client.post("/v1/completions", content=b"x" * (20 << 20)), 503)
+        server.call(lambda: host.admission.release("another"))
+        refusal_of(client.post("/v1/completions", content=b"x" * (20 << 20)), 413)
+        body = {"prompt": "one", "max_tokens": 1}
+        assert client.post("/v1/completions", json=body).status_code == 200
+    assert host.row.refused("requests") == 3
+    assert host.is_empty()
+
+
+def test_more_samples_than_the_cap_has_places_are_a_bad_request_and_no_refusal(
+    hosts: ExitStack,
+) -> None:
+    host, server = serve(hosts, limit=5)
+    for stream in (False, True):
+        message = refusal_of(completion(server.url, n=6, stream=stream), 400)
+        assert message == "n = 6 is more than max_num_queued_reqs = 5"
+    assert completion(server.url, n=5).status_code == 200
+    assert (host.row.admitted, host.row.refused("requests")) == (1, 0)
     assert host.is_empty()
 
 
@@ -189,6 +236,44 @@ def test_what_is_no_request_is_a_bad_request(hosts: ExitStack, body: bytes) -> N
     host, server = serve(hosts)
     response = httpx.post(f"{server.url}/v1/completions", content=body, **PLAIN)
     assert len(refusal_of(response, 400)) < 200
+    assert host.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"null", "the body must be a JSON object, not null"),
+        (b"true", "the body must be a JSON object, not a boolean"),
+        (b"7", "the body must be a JSON object, not a number"),
+        (b"7.5", "the body must be a JSON object, not a number"),
+        (b'"a"', "the body must be a JSON object, not a string"),
+        (b"[]", "the body must be a JSON object, not an array"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "the body has an integer of too many digits"),
+        (b'{"prompt": "\xff"}', "the body is not JSON: it is not UTF-8"),
+        (b"{", "the body is not JSON: Expecting property name"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_in_the_words_of_json(body: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}") as refused:
+        CompletionRequest.parse(body)
+    assert "sys." not in str(refused.value)
+
+
+def test_only_a_large_body_is_parsed_where_prompts_are_rendered(
+    hosts: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, threads = CompletionRequest.parse, []
+
+    def noting(body: bytes) -> CompletionRequest:
+        threads.append(threading.current_thread().name.startswith("gatecount-render"))
+        return parse(body)
+
+    monkeypatch.setattr(CompletionRequest, "parse", noting)
+    host, server = serve(hosts, limit=1)
+    for words in (1, LARGE_BODY, 1):
+        assert completion(server.url, prompt="a " * words).status_code == 200
+    assert threads == [False, True, False]
+    assert len(refusal_of(completion(server.url, prompt="a " * LARGE_BODY, n=0), 400)) < 200
     assert host.is_empty()
 
 

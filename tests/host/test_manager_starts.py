@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import socket
 
 import pytest
 
+from gatecount import AtomicArray
+from gatecount.frontend import keeper
 from gatecount.frontend.errors import StartError
 from gatecount.frontend.manager import ServerProcessManager
 from host import targets
@@ -21,15 +24,14 @@ from support import wait_until
         ("exit code 3", "server 2 ended with exit code 3 before it was ready"),
         ("exit code 0", "server 2 ended with exit code 0 before it was ready"),
         ("SIGKILL", r"server 2 was ended by signal 9 \(SIGKILL\) before it was ready"),
-        ("is never ready", r"server \d was not ready within 1 s"),
+        ("is never ready", r"server \d was not ready within 1 s \(--start-timeout\)$"),
     ],
 )
 def test_if_one_fails_while_it_starts_all_are_ended_and_one_line_says_why(how: str, said: str) -> None:
     manager = ServerProcessManager(
         targets.fail_at,
-        settings(workers=3),
+        settings(workers=3, start_timeout=1.0 if how == "is never ready" else 60.0),
         (2, how),
-        start_timeout=1.0 if how == "is never ready" else 60.0,
     )
     manager.start()
     with pytest.raises(StartError, match=said):
@@ -38,6 +40,22 @@ def test_if_one_fails_while_it_starts_all_are_ended_and_one_line_says_why(how: s
     assert manager.ended
     assert manager.pids == (None, None, None)
     assert multiprocessing.active_children() == []
+
+
+def test_only_so_many_start_at_a_time_and_each_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "AT_ONCE", 2, raising=False)
+    steps = AtomicArray(8)
+    manager = ServerProcessManager(targets.start_when_let, settings(workers=5), (steps,))
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(manager.shutdown, 0.0)
+        manager.start()
+        for started in (2, 3, 5):
+            wait_until(lambda started=started: steps[0] == started)
+            assert [pid is not None for pid in manager.pids] == [True] * started + [False] * (
+                5 - started
+            )
+            steps.fetch_add(1, {2: 1, 3: 2, 5: 2}[started])
+        manager.wait_until_ready()
 
 
 class PretendedEngine:

@@ -11,6 +11,7 @@ from gatecount.frontend.admission import Admission
 from gatecount.frontend.board import Board
 from gatecount.frontend.engine import EngineStatistics
 from gatecount.frontend.engine_client import InprocEngineClient
+from gatecount.frontend.errors import EngineDead
 from gatecount.frontend.metrics import Metrics
 from gatecount.frontend.settings import EngineSettings
 from host.serving import Host, Server, completion, get
@@ -129,6 +130,19 @@ def test_an_engine_that_is_late_or_dead_leaves_only_its_own_lines_out() -> None:
         told = page(Metrics(host.admission, host.board, client))
         assert told["gatecount_limit"] == {'cap="requests"': 10}
         assert not [name for name in told if name.startswith("gatecount_engine")]
+    host.close()
+
+
+def test_an_engine_that_is_late_or_dead_is_trouble_and_none_at_all_is_not() -> None:
+    host = Host(limit=10)
+    troubles = [
+        (None, None),
+        (host.client, None),
+        (Engine(TimeoutError()), "The engine does not answer."),
+        (Engine(EngineDead("the engine has ended")), "The engine is dead."),
+    ]
+    for client, said in troubles:
+        assert asyncio.run(Metrics(host.admission, host.board, client).trouble()) == said
     host.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatecount.frontend.rendering import CACHED_PROMPTS, Prompt, Renderer, RenderError
+from gatecount.frontend.rendering import CACHED_LENGTH, CACHED_PROMPTS, Prompt, Renderer, RenderError
 from host.engines import run
 
 
@@ -95,6 +95,13 @@ def test_rendered_texts_are_remembered_up_to_a_bound_and_forgotten_when_told(ren
     assert renderer.cached == CACHED_PROMPTS
     renderer.clear_cache()
     assert renderer.cached == 0
+
+
+def test_a_long_text_is_rendered_but_not_remembered(renderer: Renderer) -> None:
+    assert run(renderer.render("a" * (CACHED_LENGTH + 1))) == Prompt(1)
+    assert renderer.cached == 0
+    run(renderer.render("a" * CACHED_LENGTH))
+    assert renderer.cached == 1
 
 
 def test_a_renderer_can_be_closed_twice_and_renders_no_more(renderer: Renderer) -> None:

@@ -325,7 +325,9 @@ def test_a_stopped_server_is_ended_too() -> None:
         served.until_ready()
         server = served.servers()[0]
         server.suspend()
-        assert served.end()[0] == 0
+        code, _, err = served.end()
+        assert code == 0
+        assert re.fullmatch(r"WARNING server [01] did not end in time, and was killed\n", err)
         assert not psutil.pid_exists(server.pid)
         served.leaves_nothing()
 

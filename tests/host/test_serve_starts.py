@@ -71,6 +71,10 @@ def test_an_app_that_cannot_be_imported_is_one_line(tmp_path: Path, path: str, r
             "cannot import 'anapp:app': ModuleNotFoundError: No module named 'nothing'",
         ),
         ("def (", r"cannot import 'anapp:app': SyntaxError: invalid syntax \(anapp.py, line 1\)"),
+        (
+            "import asyncio\nraise asyncio.CancelledError('no more')",
+            "cannot import 'anapp:app': CancelledError: no more",
+        ),
         ("raise ValueError('two\\nlines')", "cannot import 'anapp:app': ValueError: two lines"),
     ],
 )

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gatecount.frontend.engine_client import InprocEngineClient
-from gatecount.frontend.errors import DuplicateRequest, EngineDead
+from gatecount.frontend.errors import DuplicateRequest, EngineDead, QueueOverflowError
 from gatecount.frontend.mp_client import MPEngineClient
+from host.engines import stopped
 from host.serving import (
     LONG,
     MANY,
@@ -142,6 +143,19 @@ def test_nothing_is_held_before_the_first_step() -> None:
     asyncio.run(scenario())
 
 
+def test_a_look_that_finds_no_room_is_counted_and_holds_nothing() -> None:
+    host = Host(limit=1, token_limit=1)
+    host.service.look()
+    assert host.is_empty()
+    host.admission.check_admission(1, "other")
+    with pytest.raises(QueueOverflowError):
+        host.service.look()
+    assert (host.row.refused("requests"), host.row.refused("tokens")) == (1, 0)
+    host.admission.release("other")
+    assert host.is_empty()
+    host.close()
+
+
 # --- the engine's end -----------------------------------------------------------------------------
 
 
@@ -170,6 +184,18 @@ def test_when_the_engine_is_killed_everybody_is_told_and_everything_is_freed(hos
     assert 'gatecount_in_flight{cap="requests"} 0.0' in text
     assert "gatecount_engine" not in text
     assert host.is_empty()
+
+
+def test_health_says_so_while_the_engine_does_not_answer(hosts: ExitStack) -> None:
+    client = MPEngineClient(SLOW)
+    hosts.callback(client.shutdown)
+    _host, server = serve(hosts, limit=9, engine=client)
+    wait_until(lambda: get(server.url, "/health").status_code == 200)
+    assert client._owned is not None
+    with stopped(client._owned):
+        message = refusal_of(get(server.url, "/health"), 503)
+        assert message == "The engine does not answer."
+    assert get(server.url, "/health").json() == {"status": "ok"}
 
 
 def test_when_the_engine_dies_between_the_two_tests_the_reservation_comes_back(hosts: ExitStack) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from gatecount import cli
 from gatecount.cli.group import main
 from gatecount.frontend.errors import StartError
+from gatecount.frontend.interrupts import Terminated
 from gatecount.frontend.settings import EngineSettings, ServeSettings
 
 
@@ -129,6 +130,8 @@ def test_help_names_caps_modes_units_and_exit_codes() -> None:
         "--limit, --max-num-queued-reqs",
         "--token-limit, --max-num-queued-tokens",
         "--mode, --admission [hard|approximate|off]",
+        "--start-timeout",
+        "and 3 more before they are killed",
         "SECONDS",
         "MS",
         "130 it was ended by Ctrl-C",
@@ -149,6 +152,8 @@ def test_exit_codes(host: Host) -> None:
     assert interrupted.output == "Interrupted; all servers have ended.\n"
     host.outcome = KeyboardInterrupt()  # before anything was started
     assert serve().exit_code == 130
+    host.outcome = Terminated()
+    assert serve().exit_code == 0
     host.outcome = StartError("the engine could not be loaded")
     failed = serve()
     assert failed.exit_code == 1

@@ -13,6 +13,7 @@ from gatecount.cli.counts import Count
 from gatecount.cli.extras import require
 from gatecount.cli.numbers import Number
 from gatecount.frontend.errors import StartError
+from gatecount.frontend.interrupts import Terminated, sigterm_raises
 from gatecount.frontend.settings import Accept, Admission, EngineSettings, OnExit, ServeSettings
 
 LOG_LEVELS: Final = ("critical", "error", "warning", "info", "debug")
@@ -104,7 +105,16 @@ def _app_path(_context: click.Context, _option: click.Parameter, value: str | No
     show_default=True,
     type=Number(0, 3600),
     metavar="SECONDS",
-    help="How long running requests may take to end.",
+    help="How long running requests may take to end; servers have that long and 3 more before they are "
+    "killed.",
+)
+@click.option(
+    "--start-timeout",
+    default=60.0,
+    show_default=True,
+    type=Number(0.1, 86_400),
+    metavar="SECONDS",
+    help="How long each server may take to be ready, beside --engine-load-time and --warmup-time.",
 )
 @click.option(
     "--log-level",
@@ -165,6 +175,7 @@ def serve(
     on_exit: OnExit,
     accept: Accept | None,
     shutdown_timeout: float,
+    start_timeout: float,
     log_level: str,
     service_time: float,
     prefill_time: float,
@@ -191,6 +202,7 @@ def serve(
         admission=admission,
         accept=accept,
         shutdown_timeout=shutdown_timeout,
+        start_timeout=start_timeout,
         engine=EngineSettings(
             service_time=service_time / 1000,
             prefill_time=prefill_time / 1000,
@@ -215,15 +227,18 @@ def _run(settings: ServeSettings, *, host: str, port: int, on_exit: OnExit, log_
 
     logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(message)s")
     try:
-        require("gatecount serve", "serve", "uvicorn", "starlette", "prometheus_client")
-        from gatecount.frontend import host as frontend_host
+        with sigterm_raises():
+            require("gatecount serve", "serve", "uvicorn", "starlette", "prometheus_client")
+            from gatecount.frontend import host as frontend_host
 
-        told = frontend_host.run(
-            settings, host=host, port=port, on_exit=on_exit, log_level=log_level, say=click.echo
-        )
+            told = frontend_host.run(
+                settings, host=host, port=port, on_exit=on_exit, log_level=log_level, say=click.echo
+            )
     except StartError as error:
         raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:  # before anything was started
+    except Terminated:  # before anything was started
+        told = signal.SIGTERM
+    except KeyboardInterrupt:
         told = signal.SIGINT
     if told is signal.SIGINT:
         click.echo("Interrupted; all servers have ended.", err=True)

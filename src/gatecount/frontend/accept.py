@@ -28,6 +28,8 @@ PAUSE: Final = 0.001
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 REST: Final = 0.5
 """Seconds to leave connections to the others when there is no descriptor or memory for one more."""
+SILENCE: Final = 10.0
+"""Seconds after a line that says so in which it is not said again."""
 
 _log = logging.getLogger("gatecount.frontend")
 
@@ -149,6 +151,7 @@ class Acceptor:
         self._row = row
         self._policy = policy
         self._serve = serve
+        self._silent_until = 0.0
 
     async def run(self) -> None:
         """Accept until cancelled. Raises OSError if the listener is of no use any more."""
@@ -169,7 +172,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
-                _log.error("server %d cannot accept: %s", self._row.index, error.strerror)
+                self._complain(error)
                 await asyncio.sleep(REST)
                 continue
             self._row.count_accepted()
@@ -177,6 +180,12 @@ class Acceptor:
                 await self._serve(connection)
             except OSError:  # it has gone already
                 connection.close()
+
+    def _complain(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now >= self._silent_until:
+            self._silent_until = now + SILENCE
+            _log.error("cannot accept: %s", error.strerror)
 
     async def _until_one_pends(self) -> None:
         loop = asyncio.get_running_loop()

@@ -98,7 +98,8 @@ class Admission:
 
         Raises QueueOverflowError if the requests in flight and n are more than max_num_queued_reqs; else
         MaxQueuedTokensError if the prompt tokens in prefill have reached max_num_queued_tokens. The
-        incoming prompt is not added in that test, so one long prompt can always run.
+        incoming prompt is not added in that test, so a long one can always run: the limit is passed by
+        one request at most, and by n times its prompt.
 
         Without request_id this only looks. With one, the first call reserves n and every later one
         finds that, so nothing is charged twice; the first that knows prompt_tokens, from 0, those of
@@ -158,8 +159,12 @@ class Admission:
             self._tokens.release(holding.tokens)
 
     def _look(self, n: int) -> None:
-        if self._requests.get_num_requests() + n > _or_most(self.max_num_queued_reqs):
-            raise self._requests_refused(n)
+        limit = _or_most(self.max_num_queued_reqs)
+        if self._requests.get_num_requests() + n > limit:
+            # What was read may be a dead server's, as in _tokens_reached.
+            if not self._requests.try_reserve(n, limit):
+                raise self._requests_refused(n)
+            self._requests.release(n)
         if self._tokens_reached():
             raise self._tokens_refused(0)
 

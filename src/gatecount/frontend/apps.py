@@ -17,13 +17,18 @@ def load_app(path: str) -> Any:
     wrong in there.
     """
     module_name, _, attribute = path.partition(":")
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise StartError(f"the working directory cannot be used: {error.strerror}") from error
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
     # An application that ends the process while it is imported has failed like any other.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise StartError(f"cannot import {path!r}: {reason}") from error
     for name in attribute.split("."):

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import select
+import signal
 import socket
 import threading
 import weakref
@@ -15,11 +16,11 @@ from typing import Final
 
 from gatecount.frontend.engine_server import READY, serve_engine
 from gatecount.frontend.errors import EngineDead, StartError
-from gatecount.frontend.interrupts import sigint_blocked
+from gatecount.frontend.interrupts import blocked
 from gatecount.frontend.settings import EngineSettings
 
 STOP_DEADLINE: Final = 3.0
-"""Seconds a process has to end after SIGTERM, before it is killed."""
+"""Seconds a process has to end once it was told to, before it is killed."""
 
 _REAP_DEADLINE: Final = 3.0
 """Seconds; the kernel closes what a process held a little before its exit code is there."""
@@ -41,11 +42,16 @@ class EngineProcess:
         self._control, there = socket.socketpair()
         # A forked child has its parent's end too, and would never see it close.
         inherited = self._control if start_method == "fork" else None
+        # The kernel would take the end of any other thread that starts it for the parent's.
+        lasting = threading.current_thread() is threading.main_thread()
         self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=serve_engine, args=(there, settings, inherited), daemon=True, name="gatecount-engine"
+            target=serve_engine,
+            args=(there, settings, inherited, lasting),
+            daemon=True,
+            name="gatecount-engine",
         )
         try:
-            with sigint_blocked():
+            with blocked(signal.SIGINT, signal.SIGTERM):
                 self._process.start()
         except BaseException:
             self._control.close()
@@ -135,7 +141,7 @@ class EngineProcess:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def shutdown(self, timeout: float = STOP_DEADLINE) -> None:
-        """End the engine: SIGTERM, and SIGKILL if it is there after timeout seconds. Idempotent."""
+        """Tell the engine to end, and kill it if it is there after timeout seconds. Idempotent."""
         with self._lock:
             if self._finalizer.detach() is not None:
                 _end(self._process, self._control, timeout, self._owner)
@@ -144,8 +150,9 @@ class EngineProcess:
 def _end(process: BaseProcess, control: socket.socket, timeout: float, owner: int) -> None:
     if os.getpid() != owner:
         return
+    with contextlib.suppress(OSError):  # it has ended already
+        control.shutdown(socket.SHUT_RDWR)  # seen there though a forked child may have a copy
     control.close()
-    process.terminate()
     process.join(timeout)
     process.kill()
     process.join()

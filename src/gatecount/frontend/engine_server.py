@@ -31,6 +31,7 @@ from typing import Final
 
 from gatecount.frontend.channel import HUNG_UP, Channel, Message
 from gatecount.frontend.engine import EngineOutput, EngineRequest, ReferenceEngine
+from gatecount.frontend.orphans import end_with_parent
 from gatecount.frontend.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -43,19 +44,26 @@ _FLAGS: Final = 6
 
 
 def serve_engine(
-    control: socket.socket, settings: EngineSettings, inherited: socket.socket | None = None
+    control: socket.socket,
+    settings: EngineSettings,
+    inherited: socket.socket | None = None,
+    lasting: bool = False,
 ) -> None:
     """Run an engine until the other end of `control` is closed; the main function of its process.
 
     What comes over `control` are descriptors, each the engine's end of a connection to a server.
-    `inherited` is the parent's end, if this process has got it by fork.
+    `inherited` is the parent's end, if this process has got it by fork. `lasting` tells that the thread
+    which has started this process will not end before it.
     """
+    if lasting:
+        end_with_parent()
     if inherited is not None:
         inherited.close()
-    # The parent ends this process. A forked one may have its handlers.
+    # The parent ends this process, and not a signal to the whole group: the servers may still have
+    # requests to finish. A forked one may have its handlers.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asyncio.run(_Service(settings).serve(control))
 
 

@@ -25,8 +25,10 @@ from gatecount.frontend.metrics import CONTENT_TYPE, Metrics
 from gatecount.frontend.rendering import RenderError
 from gatecount.frontend.service import CompletionService, SampleOutput
 
-MAX_BODY: Final = 64 << 20
-"""Bytes of one request: a list of some million token ids."""
+MAX_BODY: Final = 8 << 20
+"""Bytes of one request: a list of a million token ids."""
+LARGE_BODY: Final = 64 << 10
+"""Bytes beyond which a body is parsed where prompts are rendered: the loop serves others meanwhile."""
 MAX_SAMPLES: Final = 128
 DEFAULT_TOKENS: Final = 16
 MAX_TOKENS: Final = 1_000_000
@@ -47,10 +49,9 @@ def refusal_response(refusal: AdmissionRefused) -> JSONResponse:
 
 
 async def health(metrics: Metrics) -> Response:
-    """Return whether requests can be served: 200, or 503 once the engine is dead."""
-    if metrics.is_healthy:
-        return JSONResponse({"status": "ok"})
-    return error_response(503, "The engine is dead.")
+    """Return whether requests can be served: 200, or 503 if the engine is dead or does not answer."""
+    trouble = await metrics.trouble()
+    return JSONResponse({"status": "ok"}) if trouble is None else error_response(503, trouble)
 
 
 async def metrics_page(metrics: Metrics) -> Response:
@@ -77,6 +78,16 @@ def build_app(service: CompletionService, metrics: Metrics, *, model: str = "ref
     )
 
 
+_JSON_KINDS: Final = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """What a client asks for."""
@@ -94,10 +105,14 @@ class CompletionRequest:
             given = json.loads(body)
         except RecursionError:
             raise ValueError("the body is nested too deeply") from None
-        except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
+        except json.JSONDecodeError as error:
             raise ValueError(f"the body is not JSON: {error}") from None
+        except UnicodeDecodeError:
+            raise ValueError("the body is not JSON: it is not UTF-8") from None
+        except ValueError:  # the one thing that is JSON and still cannot be read
+            raise ValueError("the body has an integer of too many digits") from None
         if not isinstance(given, dict):
-            raise ValueError(f"the body must be a JSON object, not {type(given).__name__}")
+            raise ValueError(f"the body must be a JSON object, not {_JSON_KINDS[type(given)]}")
         stream = given.get("stream")
         if stream is not None and not isinstance(stream, bool):
             raise ValueError(f"stream must be true or false, not {stream!r:.40}")
@@ -117,19 +132,40 @@ class Completions:
         self._model = model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, and give its places back as soon as its client has gone."""
+        """Answer one request, and give its places back as soon as its client has gone.
+
+        Where there is no room it is refused before its body is read. The server (uvicorn) then reads
+        on and drops what still comes: closing at once would reset a client that is still sending,
+        and it might never see the answer.
+        """
         try:
-            asked = CompletionRequest.parse(await _body(Request(scope, receive)))
+            self._service.look()
+        except AdmissionRefused as refusal:
+            await refusal_response(refusal)(scope, receive, send)
+            return
+        try:
+            body = await _body(Request(scope, receive))
         except ClientDisconnect:
             return
+        await _while_connected(receive, self._answer(body, scope, receive, send))
+
+    async def _asked(self, body: bytes) -> CompletionRequest:
+        """Return what the body asks for, if there can ever be room for it. Raises ValueError."""
+        if len(body) > LARGE_BODY:
+            asked = await self._service.run_aside(CompletionRequest.parse, body)
+        else:
+            asked = CompletionRequest.parse(body)
+        limit = self._service.max_num_queued_reqs
+        if limit is not None and asked.n > limit:  # never of 0: that was refused at the first look
+            raise ValueError(f"n = {asked.n} is more than max_num_queued_reqs = {limit}")
+        return asked
+
+    async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            asked = await self._asked(body)
         except ValueError as error:
             await error_response(400, str(error))(scope, receive, send)
             return
-        await _while_connected(receive, self._answer(asked, scope, receive, send))
-
-    async def _answer(
-        self, asked: CompletionRequest, scope: Scope, receive: Receive, send: Send
-    ) -> None:
         answer = _Answer(self._model)
         outputs = self._service.generate(
             asked.prompt, max_tokens=asked.max_tokens, n=asked.n, request_id=answer.request_id
@@ -219,11 +255,15 @@ def _integer(given: Mapping[str, Any], name: str, default: int, most: int) -> in
 
 
 async def _body(request: Request) -> bytes:
+    too_large = HTTPException(413, f"the body may have {MAX_BODY:,} bytes at most")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > MAX_BODY:
+        raise too_large
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY:
-            raise HTTPException(413, f"the body may have {MAX_BODY:,} bytes at most")
+            raise too_large
         parts.append(part)
     return b"".join(parts)
 

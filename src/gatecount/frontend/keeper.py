@@ -3,7 +3,8 @@
 It alone touches the process objects: two threads that wait for one child would take its exit code from
 each other. The others read what it publishes and wake it through a pipe. It blocks SIGINT, and so do
 its children after it: a terminal sends Ctrl-C to them too, and they leave it to the parent to end them,
-at whatever point of their start they are.
+at whatever point of their start they are. It does not end before its children: the kernel kills them at
+the end of the thread that has started them (`orphans`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from multiprocessing.context import SpawnProcess
 from typing import Final, Protocol
 
 from gatecount.errors import GatecountError
+from gatecount.frontend import children
 from gatecount.frontend.errors import StartError
-from gatecount.frontend.interrupts import sigint_blocked
+from gatecount.frontend.interrupts import blocked
 from gatecount.frontend.seat import MAX_REASON, Seat
 
 SETTLED: Final = 5.0
 """Seconds that a server has served after which its end is not one more of a row of ends."""
+
+AT_ONCE: Final = 2 * (os.cpu_count() or 1) + 2
+"""Servers that start at the same time, each beginning its time; more would only slow each other down."""
 
 _log = logging.getLogger("gatecount.frontend")
 
@@ -82,8 +87,8 @@ class _Server:
     ready_at: float | None = None
     in_a_row: int = 0
     """How many have ended one after another, each soon after its start."""
-    due: float | None = None
-    """When another is to be started."""
+    due: float | None = 0.0
+    """When one is to be started."""
 
 
 class Keeper:
@@ -115,6 +120,7 @@ class Keeper:
         # Reentrant: a collection at any point of any thread may end the manager, and so call `stop`.
         self._lock = threading.RLock()
         self._kill_at: float | None = None
+        self._at_once = False
         self._woken, self._wake = multiprocessing.Pipe(duplex=False)
         self._thread = threading.Thread(target=self._run, name="gatecount-keeper", daemon=True)
         self._started = False
@@ -128,7 +134,7 @@ class Keeper:
             if self._started:
                 raise RuntimeError("the servers have been started already: make another manager")
             self._started = True
-        with sigint_blocked():  # the thread inherits it, and hands it on to its children
+        with blocked(signal.SIGINT):  # the thread inherits it, and hands it on to its children
             self._thread.start()
 
     def pids(self) -> tuple[int | None, ...]:
@@ -142,6 +148,7 @@ class Keeper:
             if not self._started:
                 self._started = True
                 self.all_ended.set()
+            self._at_once = self._at_once or timeout <= 0
             self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
             if not self.all_ended.is_set:
                 self._wake.send_bytes(b"")
@@ -154,7 +161,6 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            self._start_all()
             while self.failure is None and self._kill_at is None:
                 self._turn()
         except Exception as error:  # noqa: BLE001 (whatever it is, no process may be left)
@@ -167,15 +173,25 @@ class Keeper:
                 with self._lock:
                     self.all_ended.set()
 
-    def _start_all(self) -> None:
+    def _start_those_due(self) -> None:
+        now = time.monotonic()
         for server in self._servers:
-            if self._kill_at is not None:
+            if self._kill_at is not None or self.failure is not None or not self._has_room:
                 return
+            if server.due is None or server.due > now:
+                continue
             try:
                 self._start(server)
             except (OSError, GatecountError) as error:
-                self._fail(self._engine_failure() or f"server {server.index} cannot be started: {error}")
-                return
+                how = f"cannot be started: {error}"
+                if self.all_ready.is_set:
+                    self._schedule(server, how)
+                else:
+                    self._fail(self._engine_failure() or f"server {server.index} {how}")
+
+    @property
+    def _has_room(self) -> bool:
+        return sum(server.answer is not None for server in self._servers) < AT_ONCE
 
     def _start(self, server: _Server) -> None:
         """Start a process for one index. Raises OSError, or what the engine's connect raises."""
@@ -199,12 +215,15 @@ class Keeper:
         server.answer = answer
         server.give_up_at = time.monotonic() + self._start_timeout
         server.process, server.pid = process, process.pid
-        server.sentinel, server.pidfd = process.sentinel, _pidfd(process)
+        server.sentinel, server.pidfd = process.sentinel, children.pidfd(process)
         if server.pidfd is not None:
             server.sentinel = server.pidfd
 
     def _turn(self) -> None:
-        """Wait for the next thing to happen, and deal with it."""
+        """Start what is due, wait for the next thing to happen, and deal with it."""
+        self._start_those_due()
+        if self._kill_at is not None or self.failure is not None:
+            return
         ready = self._wait(self._next_time())
         if self._woken.fileno() in ready:
             self._woken.recv_bytes()
@@ -218,11 +237,9 @@ class Keeper:
                 self._ended(server)
         now = time.monotonic()
         for server in self._servers:
-            if server.due is not None and server.due <= now:
-                self._start_again(server)
-            elif server.answer is not None and server.give_up_at <= now:
+            if server.answer is not None and server.give_up_at <= now:
                 assert server.process is not None
-                server.reason = f"was not ready within {self._start_timeout:g} s"
+                server.reason = f"was not ready within {self._start_timeout:g} s (--start-timeout)"
                 server.answer.close()
                 server.answer = None
                 server.process.kill()
@@ -238,7 +255,7 @@ class Keeper:
         return {fd for fd in connection.wait(descriptors, timeout) if isinstance(fd, int)}
 
     def _next_time(self) -> float | None:
-        times = [server.due for server in self._servers if server.due is not None]
+        times = [s.due for s in self._servers if s.due is not None] if self._has_room else []
         times += [server.give_up_at for server in self._servers if server.answer is not None]
         return min(times, default=None)
 
@@ -267,8 +284,9 @@ class Keeper:
         if server.answer is not None and server.answer.poll():  # what it said last explains its end
             self._hear(server)
         how = self._bury(server)
-        if not self.all_ready.is_set:
-            self._fail(self._engine_failure() or f"server {server.index} {how}")
+        failure = self._engine_failure()
+        if failure is not None or not self.all_ready.is_set:
+            self._fail(failure or f"server {server.index} {how}")
         elif self._respawn:
             self._schedule(server, how)
         else:
@@ -277,7 +295,7 @@ class Keeper:
     def _bury(self, server: _Server) -> str:
         """Reap a process that has ended, reclaim what it held, and return how it ended."""
         assert server.process is not None
-        how = server.reason or _how(_exit_code(server.process))
+        how = server.reason or children.how(children.exit_code(server.process))
         if server.ready_at is None and server.reason is None:
             how += " before it was ready"
         if server.pidfd is not None:
@@ -300,18 +318,13 @@ class Keeper:
         when = f"in {delay:g} s" if delay else "now"
         _log.warning("server %d %s%s; another takes its index %s", server.index, how, again, when)
 
-    def _start_again(self, server: _Server) -> None:
-        try:
-            self._start(server)
-        except (OSError, GatecountError) as error:
-            self._schedule(server, f"cannot be started: {error}")
-
     def _engine_failure(self) -> str | None:
         """Return why the engine has ended, if it has: the reason behind whatever a server says."""
         engine = self._engine
-        if engine is None or not connection.wait([engine.sentinel], 0.5):
+        starting = not self.all_ready.is_set
+        if engine is None or not connection.wait([engine.sentinel], 0.5 if starting else 0):
             return None
-        if not self.all_ready.is_set:
+        if starting:
             try:
                 engine.wait_until_ready(1.0)
             except StartError as error:
@@ -338,8 +351,10 @@ class Keeper:
             for server in self._servers:
                 if server.process is None:
                     continue
-                if late:
+                if late and server.sentinel not in ready:
                     server.process.kill()
+                    if server.ready_at is not None and not self._at_once:
+                        _log.warning("server %d did not end in time, and was killed", server.index)
                 if late or server.sentinel in ready:
                     self._bury(server)
 
@@ -354,35 +369,3 @@ def back_off(in_a_row: int, *, served: bool) -> float:
     if not served:
         return float(min(0.1 * 2**doublings, 10.0))
     return float(min(0.01 * 2**doublings, 1.0)) if in_a_row else 0.0
-
-
-def _exit_code(process: SpawnProcess) -> int | None:
-    """Return how a process that has ended did end."""
-    process.join()
-    while process.exitcode is None:
-        # Another thread, inside multiprocessing.active_children(), has reaped it and not said yet how.
-        time.sleep(0.001)
-    return process.exitcode
-
-
-def _how(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        try:
-            name = f" ({signal.Signals(-exitcode).name})"
-        except ValueError:
-            name = ""
-        return f"was ended by signal {-exitcode}{name}"
-    return f"ended with exit code {exitcode}"
-
-
-def _pidfd(process: SpawnProcess) -> int | None:
-    """Return a descriptor that is readable once a process itself has ended, where there are such.
-
-    The sentinel is the end of a pipe that a server's own forked children inherit, so with those alive
-    it would not tell of their server's death.
-    """
-    assert process.pid is not None
-    try:
-        return os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        return None

@@ -47,7 +47,6 @@ class ServerProcessManager:
         listener: socket.socket | None = None,
         engine: Engine | None = None,
         on_exit: OnExit = "respawn",
-        start_timeout: float = 60.0,
     ) -> None:
         if settings.workers < 1:
             raise ValueError(f"workers must be at least 1, not {settings.workers}")
@@ -74,7 +73,7 @@ class ServerProcessManager:
             reclaim=reclaim,
             engine=engine,
             respawn=on_exit == "respawn",
-            start_timeout=start_timeout + settings.engine.load_time + settings.warmup_time,
+            start_timeout=settings.start_timeout + settings.engine.load_time + settings.warmup_time,
             stop_timeout=self._shutdown_timeout,
         )
         self._end = weakref.finalize(self, _stop, self._keeper, self._shutdown_timeout, os.getpid())

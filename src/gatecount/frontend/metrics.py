@@ -17,6 +17,8 @@ from gatecount.frontend.errors import EngineDead
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 CAPS: Final = ("requests", "tokens")
+HEALTH_TIMEOUT: Final = 1.0
+"""Seconds that the engine has to answer in, to be well. It answers at once however much it runs."""
 
 
 class Metrics:
@@ -31,10 +33,17 @@ class Metrics:
         self._board = board
         self._client = client
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether requests can be served: there is no engine, or it lives."""
-        return self._client is None or self._client.is_alive
+    async def trouble(self) -> str | None:
+        """Return why no request can be served; None if there is no engine, or it answers in time."""
+        if self._client is None:
+            return None
+        try:
+            await self._client.statistics(HEALTH_TIMEOUT)
+        except EngineDead:
+            return "The engine is dead."
+        except TimeoutError:
+            return "The engine does not answer."
+        return None
 
     async def render(self) -> bytes:
         """Return all metrics in Prometheus' text format; without the engine's if it does not answer."""

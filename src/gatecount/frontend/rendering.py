@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from gatecount.frontend.warmup import Step
 
 CACHED_PROMPTS: Final = 128
+CACHED_LENGTH: Final = 16 << 10
+"""Characters of the longest text that is remembered.
+
+A cache that is bounded in entries alone would keep whole prompts as its keys, of megabytes each. So it
+never holds more than 128 x 16 Ki characters, which are 8 MiB if each takes four bytes.
+"""
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +51,17 @@ class Renderer:
 
         An empty one, of no tokens, is refused too. Cancelling does not interrupt what already runs.
         """
-        return await asyncio.get_running_loop().run_in_executor(self.executor, self.render_here, prompt)
+        return await self.run(self.render_here, prompt)
+
+    async def run(self, work: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Return what the work returns on the renderer's thread, after what is there already."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work, argument)
 
     def render_here(self, prompt: object) -> Prompt:
         """Render on the calling thread: for what already runs on the executor."""
         if isinstance(prompt, str):
-            count = self._count_words(prompt)
+            count_words = self._count_words if len(prompt) <= CACHED_LENGTH else _count_words
+            count = count_words(prompt)
         elif isinstance(prompt, list):
             count = _count_ids(prompt)
         else:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from types import FrameType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from gatecount.frontend.http import build_app
 from gatecount.frontend.limited_app import LimitedApp
 from gatecount.frontend.metrics import Metrics
 from gatecount.frontend.mp_client import MPEngineClient
+from gatecount.frontend.orphans import end_with_parent
 from gatecount.frontend.rendering import Renderer
 from gatecount.frontend.requests import RequestTable
 from gatecount.frontend.seat import Seat
@@ -31,18 +33,22 @@ from gatecount.frontend.service import CompletionService
 from gatecount.frontend.settings import ServeSettings
 from gatecount.frontend.warmup import BackgroundWarmup
 
-LOAD_DEADLINE: Final = 60.0
-"""Seconds beyond the time it was told to take, after which the engine is not waited for any longer."""
 KEEP_ALIVE: Final = 60
 """Seconds that an idle connection is kept."""
 POLL: Final = 0.05
+PARENT_FIRST: Final = 2.0
+"""Seconds in which the parent sees the engine's own end, and then ends all: that is its line to say."""
+
+_log = logging.getLogger("gatecount.frontend")
 
 
 def serve(seat: Seat, settings: ServeSettings, log_level: str = "warning") -> None:
     """Serve in this process until SIGTERM, and let running requests end; the manager's target.
 
-    Ends at once if the parent has gone. Before it is ready, tells the manager in one line what fails.
+    Ends at once if the parent has gone, and with exit code 1 after one line if the engine has. Before it
+    is ready, tells the manager in one line what fails.
     """
+    end_with_parent()  # the manager's thread, which starts this process, outlives it
     logging.basicConfig(
         level=log_level.upper(), format=f"%(levelname)s server {seat.index}: %(message)s"
     )
@@ -64,13 +70,17 @@ def serve(seat: Seat, settings: ServeSettings, log_level: str = "warning") -> No
             table = RequestTable(admission)
             service = CompletionService(client, renderer, admission, table, seat.row)
             app = build_app(service, Metrics(admission, seat.board, client))
-        _Server(_config(app, settings, log_level), seat, settings, client).run(sockets=[])
+        server = _Server(_config(app, settings, log_level), seat, settings, client)
+        server.run(sockets=[])
     except StartError as error:
         seat.failed(str(error))
         sys.exit(1)
     except SystemExit:  # uvicorn's way to say that the app's lifespan has refused to start
         seat.failed("the app's lifespan failed at its start-up")
         raise
+    else:
+        if server.lost_engine:
+            sys.exit(1)
     finally:
         if client is not None:
             client.shutdown()
@@ -121,7 +131,8 @@ class _Server(uvicorn.Server):
         self._seat = seat
         self._client = client
         self._accept = settings.accept
-        self._engine_deadline = settings.engine.load_time + LOAD_DEADLINE
+        self._engine_deadline = settings.engine.load_time + settings.start_timeout
+        self.lost_engine = False
         self._connections = PublishedSet(seat.row)
         self.server_state.connections = self._connections
         # uvicorn raises the signal again when it has stopped, for who was there before: nobody else.
@@ -166,6 +177,22 @@ class _Server(uvicorn.Server):
             self._connections.close()
             accepting.cancel()
         seat.listener.close()
+        if self.lost_engine:
+            await self._say_that_the_engine_is_lost()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Tell, ten times a second, whether to stop serving."""
+        if not self.should_exit and self._client is not None and not self._client.is_alive:
+            self.lost_engine = True
+        return await super().on_tick(counter) or self.lost_engine
+
+    async def _say_that_the_engine_is_lost(self) -> None:
+        until = time.monotonic() + PARENT_FIRST
+        while not self.should_exit:
+            if time.monotonic() >= until:
+                _log.error("lost its connection to the engine")
+                return
+            await asyncio.sleep(POLL)
 
     async def _connect(self, connection: socket.socket) -> None:
         await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gatecount.frontend.admission import Admission
 from gatecount.frontend.board import Row
@@ -14,6 +15,9 @@ from gatecount.frontend.engine_client import EngineClient
 from gatecount.frontend.errors import AdmissionRefused, DuplicateRequest
 from gatecount.frontend.rendering import Renderer
 from gatecount.frontend.requests import RequestTable
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,27 @@ class CompletionService:
         self._admission = admission
         self._table = table
         self._row = row
+
+    @property
+    def max_num_queued_reqs(self) -> int | None:
+        """The most samples that may be unfinished, over all servers; None if there is no such cap."""
+        return self._admission.max_num_queued_reqs
+
+    def look(self) -> None:
+        """Raise AdmissionRefused, counted, if not even one sample would be admitted; reserve nothing.
+
+        For before the request is read: who is refused here is not to be passed to `generate`, which
+        would count it again.
+        """
+        try:
+            self._admission.check_admission()
+        except AdmissionRefused as refusal:
+            self._row.count_refused(refusal.cap)
+            raise
+
+    async def run_aside(self, work: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Return what the work returns on the thread that renders, in its turn. See `Renderer.run`."""
+        return await self._renderer.run(work, argument)
 
     async def generate(
         self, prompt: object, *, max_tokens: int, n: int, request_id: str

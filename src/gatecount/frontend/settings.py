@@ -46,6 +46,8 @@ class ServeSettings:
     """None: least-loaded where a cap is set, for then the servers share memory anyhow; else any."""
     shutdown_timeout: float = 5.0
     """How long running requests may take to end once a stop was asked for."""
+    start_timeout: float = 60.0
+    """How long a server may take to be ready, beyond the time that engine and warm-up are told to."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     warmup_time: float = 0.0
     """How long the reference app's start-up work takes: made longer to see it overlap with loading."""
