@@ -97,9 +97,10 @@ def ping(gate: Gate, results: Any, rounds: int, here: int, seated: AtomicArray) 
     results.send(waits)
 
 
-def test_a_release_wakes_at_once_and_not_by_a_look_now_and_then(crew: Crew) -> None:
+@pytest.mark.parametrize("mode", ["hard", "approximate"])
+def test_a_release_wakes_at_once_and_not_by_a_look_now_and_then(crew: Crew, mode: str) -> None:
     rounds = scaled(500)
-    with Gate.create(limits={"a": 1, "b": 1, "c": 1}, slots=3) as gate:
+    with Gate.create(limits={"a": 1, "b": 1, "c": 1}, slots=3, mode=mode) as gate:
         seated = AtomicArray(1)
         pipes = [crew.context.Pipe() for _ in range(2)]
         for here, (_, there) in enumerate(pipes):
