@@ -125,7 +125,7 @@ def _app_path(_context: click.Context, _option: click.Parameter, value: str | No
 )
 @click.option(
     "--service-time",
-    default=50.0,
+    default=200.0,
     show_default=True,
     type=Number(0, 600_000),
     metavar="MS",

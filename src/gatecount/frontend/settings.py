@@ -14,7 +14,7 @@ Accept = Literal["least-loaded", "any"]
 class EngineSettings:
     """How the reference engine behaves. Times in seconds."""
 
-    service_time: float = 0.05
+    service_time: float = 0.2
     """How long one sample runs after its prefill, spread evenly over its tokens."""
     prefill_time: float = 0.0
     """How long the prefill of 1,000 prompt tokens takes."""
