@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from gatecount import cli
 from gatecount.cli.group import main
 from gatecount.frontend.errors import StartError
-from gatecount.frontend.interrupts import Terminated
 from gatecount.frontend.settings import EngineSettings, ServeSettings
+from gatecount.interrupts import Terminated
 
 
 class Host:

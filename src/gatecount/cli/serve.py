@@ -13,8 +13,8 @@ from gatecount.cli.counts import Count
 from gatecount.cli.extras import require
 from gatecount.cli.numbers import Number
 from gatecount.frontend.errors import StartError
-from gatecount.frontend.interrupts import Terminated, sigterm_raises
 from gatecount.frontend.settings import Accept, Admission, EngineSettings, OnExit, ServeSettings
+from gatecount.interrupts import Terminated, sigterm_raises
 
 LOG_LEVELS: Final = ("critical", "error", "warning", "info", "debug")
 _REFERENCE_ONLY: Final = (

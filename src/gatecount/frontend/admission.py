@@ -160,11 +160,9 @@ class Admission:
 
     def _look(self, n: int) -> None:
         limit = _or_most(self.max_num_queued_reqs)
-        if self._requests.get_num_requests() + n > limit:
-            # What was read may be a dead server's, as in _tokens_reached.
-            if not self._requests.try_reserve(n, limit):
-                raise self._requests_refused(n)
-            self._requests.release(n)
+        seen = self._requests.get_num_requests() + n <= limit
+        if not seen and not _has_room(self._requests, n, limit):
+            raise self._requests_refused(n)
         if self._tokens_reached():
             raise self._tokens_refused(0)
 
@@ -181,13 +179,7 @@ class Admission:
 
     def _tokens_reached(self) -> bool:
         limit = _or_most(self.max_num_queued_tokens)
-        if self._tokens.get_num_tokens() < limit:
-            return False
-        # What was read may be a dead server's. A reserve looks for the dead before it is refused.
-        if not self._tokens.try_reserve(1, limit):
-            return True
-        self._tokens.release(1)
-        return False
+        return self._tokens.get_num_tokens() >= limit and not _has_room(self._tokens, 1, limit)
 
     def _requests_refused(self, n: int) -> QueueOverflowError:
         limit, current = _or_most(self.max_num_queued_reqs), self.requests_in_flight
@@ -212,6 +204,17 @@ class Admission:
 
 def _limit(value: int | None, name: str) -> int | None:
     return None if value is None else check_int(value, name, 0, MAX_LIMIT)
+
+
+def _has_room(stats: SharedAdmissionStats | SharedTokenStats, n: int, limit: int) -> bool:
+    """Tell whether n more fit, for certain: what was read may be a dead server's.
+
+    A reserve looks for the dead before it is refused; what it got is given back at once.
+    """
+    if not stats.try_reserve(n, limit):
+        return False
+    stats.release(n)
+    return True
 
 
 def _or_most(limit: int | None) -> int:

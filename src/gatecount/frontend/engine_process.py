@@ -16,8 +16,8 @@ from typing import Final
 
 from gatecount.frontend.engine_server import READY, serve_engine
 from gatecount.frontend.errors import EngineDead, StartError
-from gatecount.frontend.interrupts import blocked
 from gatecount.frontend.settings import EngineSettings
+from gatecount.interrupts import blocked
 
 STOP_DEADLINE: Final = 3.0
 """Seconds a process has to end once it was told to, before it is killed."""

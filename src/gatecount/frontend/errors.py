@@ -6,7 +6,7 @@ from gatecount.errors import GatecountError
 
 
 class AdmissionRefused(GatecountError):
-    """A cap has no room for a request; nothing was reserved, nothing changed."""
+    """A cap has no room for a request; nothing is held for it, or not any more."""
 
     cap: str
     """ "requests" or "tokens"."""

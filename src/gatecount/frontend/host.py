@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Final
 
@@ -29,6 +29,15 @@ class ServiceEnded(StartError):
     """The service ended by itself after it had been ready."""
 
 
+@contextlib.contextmanager
+def _system_errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # of no file that it opens: descriptors, memory, where it writes to
+        raise StartError(f"the service cannot run: {error.strerror or error}") from error
+
+
+@_system_errors_in_one_line()
 def run(
     settings: ServeSettings,
     *,
@@ -44,21 +53,6 @@ def run(
     fails before all servers are ready, ServiceEnded if they end by themselves later; nothing is left
     then either. For the main thread, whose handlers of these two signals are put back.
     """
-    try:
-        return _run(settings, host=host, port=port, on_exit=on_exit, log_level=log_level, say=say)
-    except OSError as error:  # of no file that it opens: descriptors, memory, where it writes to
-        raise StartError(f"the service cannot run: {error.strerror or error}") from error
-
-
-def _run(
-    settings: ServeSettings,
-    *,
-    host: str,
-    port: int,
-    on_exit: OnExit,
-    log_level: str,
-    say: Callable[[str], None],
-) -> signal.Signals:
     if settings.app is not None:
         load_app(settings.app)
     with contextlib.ExitStack() as stack:

@@ -26,8 +26,8 @@ from typing import Final, Protocol
 from gatecount.errors import GatecountError
 from gatecount.frontend import children
 from gatecount.frontend.errors import StartError
-from gatecount.frontend.interrupts import blocked
 from gatecount.frontend.seat import MAX_REASON, Seat
+from gatecount.interrupts import blocked
 
 SETTLED: Final = 5.0
 """Seconds that a server has served after which its end is not one more of a row of ends."""

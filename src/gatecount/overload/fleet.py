@@ -1,15 +1,15 @@
 """Processes that are started together, watched, and never left behind."""
 
-import contextlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection, resource_tracker
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
+from gatecount.interrupts import blocked
 from gatecount.overload.errors import ServerDied
 
 START_DEADLINE = 30.0
@@ -66,14 +66,11 @@ class Fleet:
 
     def _start(self) -> list[connection.Connection]:
         context = multiprocessing.get_context("spawn")
-        # The tracker unblocks SIGINT when it is started, so it has to be there before the block
-        # below.
-        resource_tracker.ensure_running()
         pipes = []
         # A terminal sends Ctrl-C to the children as well. They inherit the block and so leave it to
         # the parent to end them, at whatever point of their start they are; the parent gets its own
         # as soon as the block is lifted.
-        with _sigint_blocked():
+        with blocked(signal.SIGINT):
             for arguments in self._arguments:
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=self._target, args=(sender, *arguments), daemon=True)
@@ -102,7 +99,7 @@ class Fleet:
 
     def _stop(self) -> None:
         # All waits below have deadlines, so an impatient second Ctrl-C can wait for them.
-        with _sigint_blocked():
+        with blocked(signal.SIGINT):
             started = [process for process in self._processes if process.pid is not None]
             for process in started:
                 process.terminate()
@@ -115,12 +112,3 @@ class Fleet:
                 process.join()
                 process.close()
             self._processes.clear()
-
-
-@contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
