@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import gc
 from typing import Any
 
 from gatecount import AdmissionCounters, Gate, NotOwner, Permit, SharedAdmissionStats
-from support import Crew, Remote
+from support import Crew, Remote, wait_until
 
 
 class GateClient:
@@ -23,7 +24,11 @@ class GateClient:
 
     def acquire(self, cap: str, n: int, timeout: float, is_task: bool) -> None:
         if is_task:
-            asyncio.run(self.gate.acquire_async(n, cap=cap, timeout=timeout))
+            threads = _thread._count()
+            try:
+                asyncio.run(self.gate.acquire_async(n, cap=cap, timeout=timeout))
+            finally:  # a watcher ends soon after the last task; until then it keeps the gate alive
+                wait_until(lambda: _thread._count() <= threads)
         else:
             self.gate.acquire(n, cap=cap, timeout=timeout)
 

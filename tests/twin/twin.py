@@ -159,11 +159,11 @@ class GateTwin:
         self.owners[slot].held[cap] -= n
 
     def release_all(self, name: object, amounts: Mapping[str, int]) -> None:
-        """Release a permit: under every cap where it is still held, and then complain of the others."""
+        """Release a permit: under every cap where it is still held, and then complain of the first other."""
         errors = []
-        for cap, n in amounts.items():
+        for cap in (cap for cap in self.caps if cap in amounts):
             try:
-                self.release(name, cap, n)
+                self.release(name, cap, amounts[cap])
             except NotOwner as error:
                 errors.append(error)
         if errors:
