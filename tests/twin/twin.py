@@ -159,7 +159,7 @@ class GateTwin:
         self.owners[slot].held[cap] -= n
 
     def release_all(self, name: object, amounts: Mapping[str, int]) -> None:
-        """Release a permit: under every cap where it is still held, and then complain of the first other."""
+        """Release a permit: under every cap where it is held, then complain of the first other."""
         errors = []
         for cap in (cap for cap in self.caps if cap in amounts):
             try:
