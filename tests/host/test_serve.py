@@ -302,17 +302,17 @@ def test_any_asgi_app_is_served_behind_the_cap(tmp_path: Path) -> None:
 
 
 def test_start_up_work_and_the_engine_s_loading_overlap() -> None:
-    def seconds(*options: str) -> float:
-        with Served("--workers", "2", "--limit", "4", *options) as served:
+    """Start to ready is nearer to the longer of the two than to their sum."""
+
+    def seconds() -> float:
+        times = ("--engine-load-time", "6", "--warmup-time", "6")
+        with Served("--workers", "2", "--limit", "4", *times) as served:
             began = time.monotonic()
             served.until_ready()
             return time.monotonic() - began
 
-    plain = seconds()
-    both = seconds("--engine-load-time", "3", "--warmup-time", "3")
-
-    assert both >= 3
-    assert both - plain < 4.5  # nearer to the longer of the two than to their sum
+    # One after the other they never take less than 12, however often one tries.
+    assert any(6 <= seconds() < 9 for _ in range(3))
 
 
 def test_sigterm_lets_running_requests_end() -> None:

@@ -253,7 +253,7 @@ def test_an_app_that_ends_its_server_with_exit_code_0_gets_another(tmp_path: Pat
         with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
             served.get("/exit")  # while it holds the only place
         all_serve(served, 2)
-        assert served.get("/")[0] == 200
+        wait_until(lambda: served.get("/")[0] == 200)
         after = {process.pid for process in served.spawned()}
         assert len(before & after) == 1
         assert "ended with exit code 0; another takes its index now" in served.end()[2]

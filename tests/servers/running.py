@@ -95,7 +95,7 @@ class Server:
         self._started.append(self.process)
         if answers:
             wait_until(lambda: self.process.poll() is not None or self.answers())
-            assert self.process.poll() is None, self.log
+            assert self.process.poll() is None, f"exit code {self.process.returncode}: {self.log}"
         return self.process
 
     def answers(self) -> bool:
