@@ -100,7 +100,7 @@ def test_a_generator_closed_early_gives_its_permit_back(gate: Gate) -> None:
     with uvicorn_thread(AdmissionMiddleware(app, gate), lifespan="off") as port:
         for _ in range(5):
             assert ask(port).body == b"x"
-        becomes(gate, 0)
+            becomes(gate, 0)
     assert gate.statistics().caps["requests"].admitted == 5
 
 
@@ -199,7 +199,7 @@ def test_an_application_that_raises_holds_nothing(gate: Gate, sent: str, backgro
             with contextlib.suppress(OSError, http.client.HTTPException):
                 answer = ask(port)
                 assert answer.status == (500 if sent == "nothing" else 200)
-        becomes(gate, 0)
+            becomes(gate, 0)
     assert gate.statistics().caps["requests"].admitted == 5
 
 

@@ -66,7 +66,7 @@ def test_web_socket_churn_leaves_nothing_behind(gate: Gate) -> None:
         becomes(gate, 0)
         cap = gate.statistics().caps["requests"]
         assert cap.admitted + cap.refused == 4 * rounds
-        assert cap.admitted >= rounds
+        assert cap.admitted >= 3  # nobody held a place yet
         assert cap.peak <= 3
 
 

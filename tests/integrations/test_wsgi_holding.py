@@ -137,7 +137,7 @@ def test_a_file_is_sent_whole_and_its_permit_comes_back(serve: Serve, gate: Gate
     with serve(AdmissionMiddleware(app, gate)) as port:
         for _ in range(3):
             assert ask(port).body == content
-        becomes(gate, 0)
+            becomes(gate, 0)
     assert gate.statistics().caps["requests"].admitted == 3
 
 
