@@ -14,7 +14,7 @@ import pytest
 
 from gatecount import Gate
 from host.terminal import Terminal, is_left_clean
-from support import DEADLINE, Crew, Remote, wait_until
+from support import DEADLINE, Crew, Remote, path_of, wait_until
 
 FAST = ("--interval", "0.1")
 
@@ -116,6 +116,22 @@ def test_a_gate_removed_while_it_is_shown_is_shown_on_until_there_is_another(
         assert terminal.process.poll() is None
 
 
+def test_a_file_that_replaces_a_gate_while_it_is_shown_is_told_of(
+    gate: Gate, gate_name: str, crew: Crew
+) -> None:
+    worker = Remote(crew, Gate.open, gate_name)
+    assert worker.call("try_acquire", 2)
+    with Terminal("top", gate_name, *FAST) as terminal:
+        wait_until(lambda: terminal.row(pid(worker)))
+        Gate.remove(gate_name)
+        path_of(gate_name).write_bytes(b"something else")
+        wait_until(lambda: terminal.shows("replaced by a file that is not a gatecount segment"))
+        assert terminal.row(pid(worker))
+        path_of(gate_name).unlink()
+        wait_until(lambda: terminal.shows("removed: only processes"))
+        assert terminal.process.poll() is None
+
+
 def test_without_a_name_every_gate_is_shown_as_it_comes_and_goes(gate: Gate, gate_name: str) -> None:
     second = f"{gate_name}-second"
     with Terminal("top", *FAST, columns=120, rows=500) as terminal:
@@ -197,6 +213,21 @@ def test_without_colours_nothing_is_said_by_colour(gate: Gate, gate_name: str) -
         wait_until(lambda: terminal.row("requests"))
         assert set(terminal.row("requests")[1]) == {"█"}
         assert not coloured.search(terminal.output.replace("\x1b[39m", "").replace("\x1b[49m", ""))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_of_few_characters_is_shown_what_it_has(
+    gate: Gate, gate_name: str, encoding: str
+) -> None:
+    gate.claim()
+    with Terminal("top", gate_name, *FAST, PYTHONIOENCODING=encoding) as terminal:
+        wait_until(lambda: terminal.row(str(os.getpid())))
+        terminal.resize(24, 10)
+        wait_until(lambda: terminal.screen()[0].endswith("?"))
+        assert terminal.output.isascii()
+        terminal.press(b"\x03")
+        assert terminal.wait() == 0
+        assert "Traceback" not in terminal.output
 
 
 def test_a_dumb_terminal_is_printed_to_once(gate_name: str) -> None:

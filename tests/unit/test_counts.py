@@ -40,6 +40,20 @@ def test_small_letters_are_powers_of_1000_and_capitals_of_1024(text: str, count:
     assert shown(text) == (0, str(count))
 
 
+@pytest.mark.parametrize("text", ["9" * 11, "9" * 5000, "9" * 100_000 + "k"])
+def test_a_number_of_any_length_is_refused_in_few_words(text: str) -> None:
+    code, said = shown(text)
+    assert code == 2
+    assert said == (
+        f"Error: Invalid value for '--limit': a number of {text.count('9'):,} digits is not from 1 to "
+        "4,294,967,295."
+    )
+
+
+def test_zeros_in_front_count_for_nothing() -> None:
+    assert shown("0" * 5000 + "32k") == (0, "32000")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

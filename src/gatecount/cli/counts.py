@@ -37,12 +37,18 @@ class Count(_Type):
         found = _COUNT.fullmatch(text)
         if found is None or found[2] not in UNITS:
             self.fail(_complaint(text), param, ctx)
-        return self._within(int(found[1]) * UNITS[found[2]], param, ctx)
+        digits = found[1].lstrip("0") or "0"
+        if len(digits) > len(str(self.most)):  # more than Python would convert, perhaps
+            self.fail(self._outside(f"a number of {len(digits):,} digits"), param, ctx)
+        return self._within(int(digits) * UNITS[found[2]], param, ctx)
 
     def _within(self, count: int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if not self.least <= count <= self.most:
-            self.fail(f"{count:,} is not from {self.least:,} to {self.most:,}.", param, ctx)
+            self.fail(self._outside(f"{count:,}"), param, ctx)
         return count
+
+    def _outside(self, told: str) -> str:
+        return f"{told} is not from {self.least:,} to {self.most:,}."
 
 
 def _complaint(text: str) -> str:

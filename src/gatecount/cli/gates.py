@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,20 @@ EXIT_CODES: Final = """\b
 
 IN_USE: Final = 3
 """The exit code of what was refused because the gate has living owners."""
+
+
+class GateCommand(click.Command):
+    """A command of which no refusal of the system, not even of its output, is a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; what the system refuses becomes one line and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # nobody reads on: click ends without a word
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from None
 
 
 class GateName(_Type):

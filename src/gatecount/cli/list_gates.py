@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gatecount.cli.extras import require
-from gatecount.cli.gates import EXIT_CODES, json_option, print_json, printable
+from gatecount.cli.gates import EXIT_CODES, GateCommand, json_option, print_json, printable
 from gatecount.listing import FoundGate, gates
 from gatecount.names import path_of
 
@@ -26,17 +26,14 @@ _LEAST_OF_A_NAME = 16
 """Columns in which a longer name is folded where it must be."""
 
 
-@click.command("list", epilog=EXIT_CODES)
+@click.command("list", cls=GateCommand, epilog=EXIT_CODES)
 @json_option
 def list_gates(as_json: bool) -> None:
     """List the gates of this machine that have a name.
 
     Other users' gates, and files under a gate's name that are none or are damaged, are listed apart.
     """
-    try:
-        found = gates()
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    found = gates()
     if as_json:
         print_json({"gates": [_as_json(one) for one in found]})
         return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from gatecount.cli.gates import EXIT_CODES, json_option, name_argument, opened, print_json
+from gatecount.cli.gates import EXIT_CODES, GateCommand, json_option, name_argument, opened, print_json
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(cls=GateCommand, epilog=EXIT_CODES)
 @name_argument
 @json_option
 def reclaim(name: str, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from gatecount.cli.gates import IN_USE, json_option, name_argument, opened, print_json
+from gatecount.cli.gates import IN_USE, GateCommand, json_option, name_argument, opened, print_json
 from gatecount.names import path_of
 
 _EXIT_CODES = f"""\b
@@ -18,7 +18,7 @@ _EXIT_CODES = f"""\b
       {IN_USE}    refused, as living processes own slots: end them, or use --force"""
 
 
-@click.command(epilog=_EXIT_CODES)
+@click.command(cls=GateCommand, epilog=_EXIT_CODES)
 @name_argument
 @click.option("--force", is_flag=True, help="Remove it though living processes own slots.")
 @json_option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -30,6 +30,8 @@ _COLUMNS = (
     ("in flight", "limit"),
 )
 """Of the caps, for narrower and narrower screens."""
+
+NO_GATES = "no gate that may be read: gatecount list tells of the others, if there are any"
 
 Line = list[Segment]
 
@@ -59,14 +61,13 @@ class Screen:
 
     views: Sequence[View]
     footer: str
-    empty: str = "no gates on this machine"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
         lines = _Lines(console, options.update(height=None))
-        body = compose(lines, self.views, options.max_width, max(1, height - 1))
-        if not self.views:
-            body = lines.of(Text(self.empty, "dim"))
+        body = lines.note(NO_GATES)
+        if self.views:
+            body = compose(lines, self.views, options.max_width, max(1, height - 1))
         body = body[: height - 1]
         body += [[] for _ in range(height - 1 - len(body))]
         body += lines.of(Text(self.footer, "dim", no_wrap=True, overflow="ellipsis"))[:1]
@@ -94,19 +95,32 @@ class _Lines:
 
 
 def compose(lines: _Lines, views: Sequence[View], width: int, height: int) -> list[Line]:
-    """Return the lines of all views; where they are too many, of the first that fit."""
-    heads = [_head(lines, view, width) for view in views]
-    shown = len(views)
-    while shown > 1 and sum(len(head) + 1 for head in heads[:shown]) > height:
-        shown -= 1
-    left = height - sum(len(head) + 1 for head in heads[:shown]) + 1  # nothing need follow the last
+    """Return the lines of one view or more; where they are too many, of the first that fit."""
+    heads: list[list[Line]] = []
+    left = height + 1  # nothing need follow the last
+    for view in views:
+        head = _head(lines, view, width)
+        if heads and left <= len(head) + 1:
+            break
+        heads.append(head)
+        left -= len(head) + 1
+    hidden = len(views) - len(heads)
+    left -= hidden > 0  # the line that tells of them
+    owners: dict[int, list[Line]] = {}
+    # Those of few workers first: what they leave is for the others.
+    for index in sorted(range(len(heads)), key=lambda index: _count(views[index].snapshot)):
+        owners[index] = _owners(lines, views[index].snapshot, width, left // (len(heads) - len(owners)))
+        left -= len(owners[index])
     body: list[Line] = []
-    for index, (view, head) in enumerate(zip(views[:shown], heads, strict=False)):
-        owners = _owners(lines, view.snapshot, width, left // (shown - index))
-        left -= len(owners)
-        body += [*head, *owners, []]
-    if shown < len(views):
-        body[-1:] = lines.note(f"and {len(views) - shown} more gates: name one, or make room")
+    for index, head in enumerate(heads):
+        body += [*head, *owners[index], []]
+    if hidden:
+        more = "1 more gate" if hidden == 1 else f"{hidden:,} more gates"
+        body[-1:] = lines.note(f"and {more}: name one, or make room")
+    else:
+        body.pop()
+    if len(body) > height:  # for one gate alone
+        body[max(1, height - 1) :] = lines.note("and more: make room")
     return body
 
 
@@ -133,11 +147,11 @@ def _caps(console: Console, view: View, width: int) -> Table:
         spare = width - table_width(table)
         if spare >= 0:
             return _cap_table(console, view, columns, min(_LONGEST_BAR, _SHORTEST_BAR + spare))
-    return table
+    return _cap_table(console, view, _COLUMNS[-1], 0)
 
 
 def _cap_table(console: Console, view: View, columns: Sequence[str], bar: int) -> Table:
-    table = make_table("<cap", "<", *columns, edge=False)
+    table = make_table("<cap", *(["<"] if bar else []), *columns, edge=False)
     for name, cap in view.snapshot.statistics.caps.items():
         rate = view.rates.get(name)
         cells = {
@@ -148,8 +162,8 @@ def _cap_table(console: Console, view: View, columns: Sequence[str], bar: int) -
             "admitted\nper s": _per_second(rate.admitted if rate else None),
             "refused\nper s": _per_second(rate.refused if rate else None),
         }
-        row = [cells[column] for column in columns]
-        table.add_row(text(printable(name)), cap_bar(console, cap, bar), *row)
+        row = [*([cap_bar(console, cap, bar)] if bar else []), *(cells[column] for column in columns)]
+        table.add_row(text(printable(name)), *row)
     return table
 
 
@@ -161,18 +175,20 @@ def _per_second(rate: float | None) -> Text:
 
 def _owners(lines: _Lines, told: Snapshot, width: int, height: int) -> list[Line]:
     """Return the lines of the workers, of as many as there is room for."""
-    if not told.statistics.slots and not told.dead:
+    everyone = _count(told)
+    if not everyone:
         return lines.note("no process owns a slot")[: max(0, height)]
-    everyone = len(told.statistics.slots) + len(told.dead)
-    for rows in _downwards(min(everyone, height)):
+    rows = min(everyone, height)
+    while rows > 0:
         table, notes = worker_table(told, width, rows, edge=False)
         found = lines.of("", table)
         for note in [*notes, *dead_note(told.name, told.dead)]:
             found += lines.note(note)
         if len(found) <= height:
             return found
+        rows -= len(found) - height
     return lines.note(f"no room for {everyone} workers")[: max(0, height)]
 
 
-def _downwards(rows: int) -> Iterator[int]:
-    yield from range(rows, 0, -1)
+def _count(told: Snapshot) -> int:
+    return len(told.statistics.slots) + len(told.dead)

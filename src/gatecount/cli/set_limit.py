@@ -6,10 +6,18 @@ import click
 
 from gatecount._core import MAX_LIMIT
 from gatecount.cli.counts import Count
-from gatecount.cli.gates import EXIT_CODES, json_option, name_argument, opened, print_json, printable
+from gatecount.cli.gates import (
+    EXIT_CODES,
+    GateCommand,
+    json_option,
+    name_argument,
+    opened,
+    print_json,
+    printable,
+)
 
 
-@click.command("set-limit", epilog=EXIT_CODES)
+@click.command("set-limit", cls=GateCommand, epilog=EXIT_CODES)
 @name_argument
 @click.argument("cap", metavar="CAP")
 @click.argument("limit", metavar="N", type=Count(0, MAX_LIMIT))

@@ -9,6 +9,7 @@ import click
 from gatecount.cli.extras import require
 from gatecount.cli.gates import (
     EXIT_CODES,
+    GateCommand,
     Snapshot,
     json_option,
     name_argument,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(cls=GateCommand, epilog=EXIT_CODES)
 @name_argument
 @json_option
 def show(name: str, as_json: bool) -> None:

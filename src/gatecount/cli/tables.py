@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
+from io import TextIOWrapper
+from itertools import zip_longest
 
 from rich import box
 from rich.console import Console
@@ -16,9 +19,19 @@ from gatecount.statistics import CapStatistics
 _WIDE = 10_000
 
 
+def is_terminal() -> bool:
+    """Tell whether standard output is one. It is nothing at all where a shell has closed it."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def make_console() -> Console:
-    """Return the console of standard output. Where that is no terminal, no line is cut or folded."""
-    if sys.stdout.isatty():
+    """Return the console of standard output. Where that is no terminal, no line is cut or folded.
+
+    What its encoding has no character for, an ellipsis perhaps, becomes a question mark.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    if is_terminal():
         return Console(highlight=False)
     return Console(highlight=False, width=_WIDE)
 
@@ -88,10 +101,14 @@ def worker_table(
     caps = list(snapshot.statistics.caps)
     layouts = [(caps, True), *((caps[:count], False) for count in range(len(caps), 0, -1))]
     owners = _owners(snapshot, rows)
-    for chosen, detailed in layouts:
-        table = _workers(snapshot, owners, chosen, detailed, edge)
-        if table_width(table) <= width:
-            break
+    widest = _widest(owners)
+
+    def fits(layout: tuple[list[str], bool]) -> bool:
+        return table_width(_workers(snapshot, widest, *layout, edge)) <= width
+
+    # Each is narrower than the one before; the last is taken whether it fits or not.
+    chosen, detailed = layouts[bisect_left(layouts[:-1], True, key=fits)]
+    table = _workers(snapshot, owners, chosen, detailed, edge)
     return table, [*_hidden_caps(caps, chosen), *_hidden_owners(snapshot, owners)]
 
 
@@ -114,6 +131,18 @@ def _owners(snapshot: Snapshot, rows: int | None) -> list[Owner]:
         owners.sort(key=lambda owner: -max(owner[3][0][cap] / max(1, caps[cap].limit) for cap in caps))
         del owners[rows:]
     return sorted(owners)
+
+
+def _widest(owners: list[Owner]) -> list[Owner]:
+    """Return one row that is as wide as all of these, so that no table is measured row by row."""
+    if not owners:
+        return []
+    slots, pids, ages, numbers = zip(*owners, strict=True)
+    widest: list[dict[str, int]] = []
+    for group in zip_longest(*numbers, fillvalue={}):
+        caps = {cap for told in group for cap in told}
+        widest.append({cap: max(told.get(cap, 0) for told in group) for cap in caps})
+    return [(max(slots), max(pids), max(ages, key=len), widest)]
 
 
 def _workers(

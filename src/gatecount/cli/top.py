@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +14,15 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from gatecount.cli.extras import require
-from gatecount.cli.gates import GateName, Snapshot, explained, json_option, print_json, snapshot
+from gatecount.cli.gates import (
+    GateCommand,
+    GateName,
+    Snapshot,
+    explained,
+    json_option,
+    print_json,
+    snapshot,
+)
 from gatecount.cli.numbers import Number
 from gatecount.errors import LayoutMismatch
 from gatecount.gate import Gate
@@ -35,7 +42,7 @@ _EXIT_CODES = """\b
       143  it was ended by SIGTERM"""
 
 
-@click.command(epilog=_EXIT_CODES)
+@click.command(cls=GateCommand, epilog=_EXIT_CODES)
 @click.argument("name", type=GateName(), metavar="[NAME]", required=False)
 @click.option(
     "--interval",
@@ -62,13 +69,17 @@ def top(name: str | None, interval: float, as_json: bool) -> None:
             print_json({"gates": [told.as_json() for told, _trouble in watched.look()]})
             return
         require("gatecount top", "cli", "rich")
+        from gatecount.cli.screen import NO_GATES
         from gatecount.cli.show import print_gate
-        from gatecount.cli.tables import make_console
+        from gatecount.cli.tables import is_terminal, make_console
 
         console = make_console()
-        if console.is_dumb_terminal or not sys.stdout.isatty():
-            for told, _trouble in watched.look():
+        if console.is_dumb_terminal or not is_terminal():
+            looked = list(watched.look())
+            for told, _trouble in looked:
                 print_gate(console, told)
+            if not looked:
+                console.print(NO_GATES, style="dim")
             return
         _watch(console, watched, interval)
 
