@@ -258,7 +258,7 @@ def test_the_gate_of_another_user_is_listed_and_refused_without_a_crash(gate_nam
         for command in (*OF_ONE_GATE, "top"):
             done = _as_nobody(command, gate_name)
             assert (done.returncode, done.stdout) == (1, "")
-            assert done.stderr.startswith(f"Error: gate {gate_name!r} is another user's")
+            assert done.stderr.startswith(f"Error: gate {gate_name!r} may not be used by this user")
             assert len(done.stderr.splitlines()) == 1
         Gate.remove(gate_name)
 

@@ -101,6 +101,20 @@ def test_counters_are_shown_by_their_rate_and_gauges_as_they_are(dashboard: Any)
         assert rated == counters - {"gatecount_repairs_total"}, expression
 
 
+def test_units_are_those_of_what_is_shown(dashboard: Any) -> None:
+    for panel in panels(dashboard):
+        for target in panel.get("targets", []):
+            expression = target["expr"]
+            expected = {"short", "none"}
+            if " / " in expression:
+                expected = {"percentunit"}
+            elif expression.startswith("rate("):
+                expected = {"reqps"}
+            elif "_seconds" in expression:
+                expected = {"s"}
+            assert panel["fieldConfig"]["defaults"]["unit"] in expected, panel["title"]
+
+
 def test_every_variable_that_is_used_is_defined(dashboard: Any) -> None:
     defined = {variable["name"] for variable in dashboard["templating"]["list"]}
     text = FILE.read_text(encoding="utf-8")

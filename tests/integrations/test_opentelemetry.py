@@ -126,6 +126,8 @@ def test_a_gate_that_is_missing_is_told_as_such_until_it_comes(gate_name: str) -
             told = observed.collect()
             assert told[up] == 1
             assert told[key("gatecount_limit", gate=gate_name, cap="tokens")] == 1000
+        Gate.remove(gate_name)
+        assert observed.collect() == {up: 0}
 
 
 def test_exported_to_prometheus_the_names_are_those_of_the_collector(gate: Gate, gate_name: str) -> None:

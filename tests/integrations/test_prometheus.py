@@ -9,13 +9,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Counter, start_http_server
 
-from gatecount import Gate, GateTimeout
+from gatecount import Gate, GateStatistics, GateTimeout
 from gatecount.integrations.prometheus import GateCollector
 from integrations.scraping import LIMITS, Scrape, read, registry, scrape, wait_in_line
 from support import DEADLINE, Crew, Remote, path_of, python, wait_until
@@ -128,6 +129,22 @@ def test_slots_are_told_by_choice_and_apart_from_the_sums(
         assert told("gatecount_slot_in_flight", gate=gate_name, cap="tokens", slot=slot) == 0
 
 
+def test_repairs_are_told_apart_from_what_was_taken_back(
+    gate: Gate, gate_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics = Gate.statistics
+
+    def repaired(self: Gate) -> GateStatistics:
+        told = statistics(self)
+        caps = {name: replace(cap, repairs=3, reclaimed=5) for name, cap in told.caps.items()}
+        return replace(told, caps=caps)
+
+    monkeypatch.setattr(Gate, "statistics", repaired)
+    told = scrape(gate_name)
+    assert told.all("gatecount_repairs_total") == [3, 3]
+    assert told.all("gatecount_reclaimed_total") == [5, 5]
+
+
 def test_a_limit_set_by_another_process_is_told_at_once(gate: Gate, gate_name: str, crew: Crew) -> None:
     source = registry(gate_name)
     Remote(crew, Gate.open, gate_name).call("set_limit", "requests", 0)
@@ -173,6 +190,15 @@ def test_without_arguments_every_gate_is_told_of_and_nothing_else(gate_name: str
             path_of(name).unlink(missing_ok=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_user_s_gate_is_told_of_only_by_name(gate: Gate, gate_name: str) -> None:
+    """Its owner could truncate it under a reader, which nothing survives."""
+    assert gate_name in _gates_of(scrape())
+    os.chown(path_of(gate_name), 65534, 65534)
+    assert gate_name not in _gates_of(scrape())
+    assert scrape(gate_name)("gatecount_up", gate=gate_name) == 1
+
+
 def _gates_of(told: Scrape) -> list[str]:
     return [sample.labels["gate"] for sample in told.samples if sample.name == "gatecount_limit"]
 
@@ -203,6 +229,16 @@ def test_a_gate_that_cannot_be_read_is_logged_once_and_hides_no_other(
     assert caplog.messages[1].startswith(f"gate {missing!r} cannot be read: there is no gate")
 
 
+def test_a_gate_that_fails_anew_is_logged_anew(gate_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    source = registry(gate_name)
+    for number in (1, 2):
+        read(source)
+        assert len(caplog.messages) == number
+        Gate.create(gate_name, limits=LIMITS).close()
+        assert read(source)("gatecount_up", gate=gate_name) == 1
+        Gate.remove(gate_name)
+
+
 def test_registering_reads_no_gate(gate_name: str, caplog: pytest.LogCaptureFixture) -> None:
     source = registry(gate_name)
     assert caplog.messages == []
@@ -225,6 +261,23 @@ def test_what_can_be_no_name_is_refused_when_the_collector_is_made(wrong: str) -
 def test_two_gates_of_one_label_are_refused(gate: Gate, gate_name: str) -> None:
     with pytest.raises(ValueError, match=gate_name):
         GateCollector(gate_name, gate)
+
+
+def test_a_directory_that_cannot_be_read_hides_no_other_metric(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.touch()  # root may read every directory
+    source = registry()
+    Counter("app_served", "Requests served.", registry=source)
+    for number in (1, 2):
+        monkeypatch.setattr("gatecount.listing.DIRECTORY", str(nowhere))
+        for _ in range(2):
+            assert read(source).names == {"app_served_total", "app_served_created"}
+        assert len(caplog.messages) == number
+        assert str(nowhere) in caplog.messages[-1]
+        monkeypatch.setattr("gatecount.listing.DIRECTORY", str(tmp_path))
+        read(source)
 
 
 # In which process

@@ -116,7 +116,7 @@ def explained(name: str) -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except PermissionError as error:
         raise click.ClickException(
-            f"gate {name!r} is another user's: {error.strerror} ({error.filename})"
+            f"gate {name!r} may not be used by this user: {error.strerror} ({error.filename})"
         ) from None
     except OSError as error:
         raise click.ClickException(f"gate {name!r} cannot be used: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ One table of measures for every exporter, so that a dashboard works with each of
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from typing import Literal
 from gatecount.errors import GateClosed, GateNotFound
 from gatecount.gate import Gate
 from gatecount.listing import names, open_now
-from gatecount.names import check_gate_name
+from gatecount.names import check_gate_name, path_of
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 
 logger = logging.getLogger("gatecount.metrics")
@@ -46,6 +47,8 @@ class Measure:
 class Gates:
     """The gates to be read, found anew each time: by name, as objects, or all that have a name.
 
+    "All" are those of this user and of root. Whoever may write to a gate's file can truncate it, which
+    ends by SIGBUS who reads it then, so other users' gates are read only when they are named.
     A gate given by name may be missing, and may be removed and created again: what is read is what
     stands under the name then. Before it is read, the dead are reclaimed: what a killed process held is
     gone from the next reading. Safe from any thread; holds no file open in between.
@@ -94,11 +97,19 @@ class Gates:
                 yield Reading(label, statistics)
 
     def _read_all(self) -> Iterator[Reading]:
-        for name in names():
+        everywhere = path_of("*")
+        try:
+            found = names()
+        except OSError as error:
+            self._say(everywhere, str(error))
+            return
+        self._troubles.pop(everywhere, None)
+        for name in found:
             try:
-                yield Reading(name, _read(name))
+                if os.lstat(path_of(name)).st_uid in (0, os.geteuid()):
+                    yield Reading(name, _read(name))
             except (ValueError, OSError):
-                continue  # another user's, or no gate: nobody asked for this one
+                continue  # no gate, or gone: nobody asked for this one
 
     def _say(self, label: str, trouble: str) -> None:
         if self._troubles.get(label) != trouble:

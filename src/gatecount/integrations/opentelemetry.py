@@ -27,8 +27,9 @@ def observe(*gates: Source, per_slot: bool = False, meter_provider: MeterProvide
     Attributes are gate and cap, for refusals reason (full, timeout, too_large). per_slot adds
     instruments of each living process by slot. Each collection first reclaims what dead processes held,
     so that it tells nothing of them. A gate given by name may come, go and be replaced; while it cannot
-    be read, gatecount_up is 0 and the others say nothing of it. meter_provider is the global one unless
-    given.
+    be read, gatecount_up is 0 and the others say nothing of it. "All" are this user's and root's:
+    another user's has to be named, as who may write to its file can end its readers. meter_provider is
+    the global one unless given.
 
     Raises ModuleNotFoundError without the API, TypeError, and ValueError for a name that no gate can
     have or for two gates of one label.

@@ -33,8 +33,8 @@ class GateCollector(Collector):
     Labels are gate and cap, for refusals reason (full, timeout, too_large). per_slot adds metrics of
     each living process by slot. Every scrape first reclaims what dead processes held, so that it tells
     nothing of them. A gate given by name may come, go and be replaced; while it cannot be read,
-    gatecount_up is 0 and its other metrics are missing. In "all" gates, those of other users and
-    damaged ones are left out.
+    gatecount_up is 0 and its other metrics are missing. "All" are this user's and root's, without
+    damaged ones. Another user's has to be named, as who may write to its file can end its readers.
 
     Register one collector per registry: two would tell the same metrics twice. Safe from any thread, and
     in a forked child. Raises ModuleNotFoundError without client_python, TypeError, and ValueError for a
