@@ -265,6 +265,7 @@ def test_the_gate_of_another_user_is_listed_and_refused_without_a_crash(gate_nam
 
 def _as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     # In a fork, which has everything imported: another user may not read where it is installed.
+    assert CliRunner().invoke(main, ["list"]).exit_code == 0
     read, write = os.pipe()
     errors_read, errors_write = os.pipe()
     pid = os.fork()
