@@ -138,7 +138,9 @@ cdef class GateCore:
         The thread sleeps in the kernel, and is woken by a release in any process, a higher limit, or a death that is
         found out (looked for every 50 ms). Of those who wait in one process, with the same headroom, threads and tasks
         alike, the oldest comes first; a call that does not wait, and another process, may come before it. Ctrl-C and
-        other signal handlers run at once; if one raises, nothing is reserved and nobody waits any more.
+        other signal handlers run at once and may wait themselves; who stands behind the call that one interrupts waits
+        for it, too. If one raises while the call waits, nothing is reserved and nobody waits any more; in the instant of
+        the grant that comes too late, as with any lock: `admit` loses nothing then either.
         Raises GateTimeout when the time is up; GateFull at once if timeout is 0, if max_waiting calls wait already, and
         if n + headroom is over the limit as it stands, since waiting could not help; GateClosed, also if the gate is
         closed meanwhile; and all else that `try_acquire` does.
@@ -213,6 +215,7 @@ cdef class GateCore:
     cdef int _wait_for(self, PermitCore permit, const cap_ask *asks, double seconds, uint64_t most) except -1:
         """Wait as a thread does until the permit is granted."""
         cdef Waiter waiter = self._waiter_for(permit, asks, seconds, most)
+        waiter.thread = PyThread_get_thread_ident()
         try:
             if not waiter.join():
                 waiter.stay()

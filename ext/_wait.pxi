@@ -8,6 +8,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.float cimport PyFloat_CheckExact
+from cpython.pythread cimport PyThread_get_thread_ident
 
 cdef object monotonic = time.monotonic
 cdef double FOREVER = float("inf")
@@ -123,6 +124,7 @@ cdef class Waiter:
     cdef readonly GateCore gate
     cdef readonly double timeout  # seconds
     cdef public object future  # of a task; None for a thread
+    cdef unsigned long thread  # 0 for a task
     cdef PermitCore permit
     cdef tuple key  # of its line
     cdef cap_ask asks[32]
@@ -154,6 +156,7 @@ cdef class Waiter:
     cdef bint enter(self, watch) except -1:
         cdef GateCore gate = self.gate
         cdef Line line
+        cdef Py_ssize_t place
         gate._ready()
         self.forks = owner_forks()
         if gate_too_large(&gate.c, self.asks, &self.cap):
@@ -161,7 +164,8 @@ cdef class Waiter:
         if gate.line_forks != owner_forks():  # those of our parent are not ours
             gate.lines, gate.line_forks = {}, owner_forks()
         line = gate.lines.get(self.key)
-        if line is not None and line.queue and self.timeout > 0.0:
+        place = self.place_in(line)
+        if place and self.timeout > 0.0:
             self.cap = (<Waiter>line.queue[0]).cap
         elif self.grant():
             return True
@@ -171,14 +175,14 @@ cdef class Waiter:
             line = Line(gate, self.key)
         if self.future is not None:
             line.baton = line.baton or new_lock()
-        elif line.queue:
+        elif place:
             self.lock, self.called = new_lock(), False
         if not gate_wait_enter(&gate.c, self.cap, self.most):
             raise self.refused(GATE_FULL)
         self.counted = True
         gate.lines[self.key] = line
         self.line = line
-        line.queue.append(self)
+        line.queue.insert(place, self)
         if self.future is None:
             return False
         line.tasks += 1
@@ -188,6 +192,20 @@ cdef class Waiter:
         elif line.queue[0] is self:
             line.call()
         return False
+
+    cdef Py_ssize_t place_in(self, Line line) except -1:
+        """Return how many stand before it: all, but where a signal handler waits, only those before the wait that it
+        interrupted, which cannot go on before the handler has returned."""
+        cdef Py_ssize_t place = 0
+        cdef Waiter other
+        if line is None:
+            return 0
+        if self.thread:
+            for other in line.queue:
+                if other.thread == self.thread:
+                    return place
+                place += 1
+        return len(line.queue)
 
     def attempt(self):
         """Try if it is this one's turn, and leave the line if it was granted; tell whether it was.

@@ -22,6 +22,7 @@ struct stage {
     struct segment segment;
     struct gate others[2];
     volatile int *done; /* shared with the victim: its operation is over */
+    volatile struct sight *sight; /* so is this (meetings.h) */
     pid_t sleeper;      /* waits for one unit of cap 0; 0: there is none */
 };
 

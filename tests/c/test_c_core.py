@@ -27,9 +27,9 @@ def passes(binary: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def sanitized(program: str, where: Path, flags: tuple[str, ...]) -> Path:
+def sanitized(program: str, where: Path, flags: tuple[str, ...], core: Path = ROOT / "ext") -> Path:
     try:
-        return build(program, where, flags=flags)
+        return build(program, where, core=core, flags=flags)
     except subprocess.CalledProcessError as error:
         if "cannot find" in error.stderr:
             pytest.skip(f"{COMPILER} has no library for {flags[-1]}")
@@ -84,6 +84,32 @@ def test_it_finds_the_sleepers_of_a_core_that_does_not_wake_when_it_reclaims(tmp
     assert "of release to a sleeper" in result.stderr
 
 
+ANNOUNCE = """    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
+        if (turns && asks[cap].n)
+            turns[cap] = wait_announce(gate->caps[cap].shared);
+"""
+TRY = "    return try_all(gate, asks, refused_by);\n"
+LATE_TRY = (
+    f"    enum cap_result result = try_all(gate, asks, refused_by);\n{ANNOUNCE}    return result;\n"
+)
+WAKING = "release);\n#if WAIT_FUTEX\n"
+LATE = {
+    "announce": ("gate.c", f"{ANNOUNCE}{TRY}", LATE_TRY),
+    "turn": ("wait.c", "    return seen;\n", "    seen = atomic_load(&cap->turn);\n    return seen;\n"),
+    "clear": ("wait.c", WAKING, WAKING.replace("\n", "\n    atomic_store(&cap->waiters, 0);\n", 1)),
+}
+
+
+@pytest.mark.parametrize("step", LATE)
+def test_it_finds_the_instruction_at_which_a_step_too_late_loses_a_wake_up(
+    tmp_path: Path, step: str
+) -> None:
+    core = broken(tmp_path, *LATE[step])
+    result = run(build("test_single_step", tmp_path, core=core), "meet")
+    assert result.returncode == 1
+    assert "was met" in result.stderr
+
+
 POLLING = ("-O2", "-DWAIT_POLLS")
 """As where the kernel has no futex."""
 
@@ -98,17 +124,19 @@ def test_sleepers_and_wakers_break_no_rule_of_c(tmp_path: Path, flags: tuple[str
     passes(sanitized("test_wait", tmp_path, flags), "3000")
 
 
-ANNOUNCE = """    for (uint32_t cap = 0; cap < gate->segment->shape.caps; cap++)
-        if (turns && asks[cap].n)
-            turns[cap] = wait_announce(gate->caps[cap].shared);
-"""
+ADDITION = "    atomic_fetch_add_explicit(&cap->state, 0, memory_order_acq_rel);\n"
+UNORDERED = {
+    "announce": (f"{ADDITION}    return seen;\n", "    return seen;\n"),
+    "change": (f"{ADDITION}    wait_notify(cap);\n", "    wait_notify(cap);\n"),
+    "turn": ("(&cap->turn, 1, memory_order_release)", "(&cap->turn, 1, memory_order_relaxed)"),
+    "seen": ("(&cap->turn, memory_order_acquire)", "(&cap->turn, memory_order_relaxed)"),
+}
 
 
-def test_who_says_only_after_the_try_that_it_waits_oversleeps(tmp_path: Path) -> None:
-    late = (
-        f"    enum cap_result result = try_all(gate, asks, refused_by);\n{ANNOUNCE}    return result;\n"
-    )
-    right = f"{ANNOUNCE}    return try_all(gate, asks, refused_by);\n"
-    result = run(build("test_wait", tmp_path, core=broken(tmp_path, "gate.c", right, late)))
-    assert result.returncode == 1
-    assert "overslept" in result.stderr
+@pytest.mark.parametrize("access", UNORDERED)
+def test_no_access_that_orders_a_waiter_and_a_waker_can_be_spared(tmp_path: Path, access: str) -> None:
+    """Most processors would hide it."""
+    core = broken(tmp_path, "wait.c", *UNORDERED[access])
+    result = run(sanitized("test_wait", tmp_path, THREAD, core), "100")
+    assert result.returncode != 0
+    assert "data race" in result.stderr

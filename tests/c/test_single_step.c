@@ -11,14 +11,19 @@
  *     no total ever passed its limit, and
  *     who slept meanwhile was woken: by the victim, or by what is named in its scene (in time even if he would sleep on).
  *
+ * Nor may a wake-up be lost if nobody dies: a victim that waits or makes room meets another that makes room or waits, at
+ * every instruction (meetings.h).
+ *
  * test_single_step         the others act after the kill; long operations are sampled               (seconds)
  * test_single_step short   of that, only reserve, release and refuse
  * test_single_step sleep   of that, only where somebody sleeps
+ * test_single_step meet    of that, only the meetings
  * test_single_step every   the same at every instruction of the core, and rivals that reclaim meanwhile   (minutes)
  * test_single_step grid    the others act at instruction j and the victim goes on to be killed at instruction k,
  *                          for every j < k of reserve, release and refuse                           (minutes)
  */
 #define _GNU_SOURCE
+#include "meetings.h"
 #include "scenes.h"
 
 #include <elf.h>
@@ -191,20 +196,57 @@ static void kill_on_the_grid(struct stage *stage, const struct scene *scene, lon
                 ;
 }
 
+/* Let a victim be met at an instruction of the core (counted from 0) and go on to its end. False if it has fewer. */
+static bool meet(struct stage *stage, const struct meeting *meeting, long at)
+{
+    pid_t victim = start_victim(stage, &meeting->scene);
+    bool met = false;
+    while (!*stage->done) {
+        if (!met && in_the_core(victim) && at-- == 0) {
+            meeting->come(stage);
+            met = true;
+        }
+        step(victim);
+    }
+    kill_victim(victim);
+    int failures = check_failures;
+    CHECK(!met || no_wake_up_is_lost(stage, meeting));
+    if (check_failures != failures)
+        fprintf(stderr, "  when %s was met\n", meeting->scene.name);
+    while (gate_reclaim(&stage->others[0]) > 0)
+        ;
+    return met;
+}
+
+static void meet_everywhere(struct stage *stage)
+{
+    for (size_t i = 0; i < MEETING_COUNT; i++) {
+        long at = 0;
+        while (check_failures < ENOUGH && meet(stage, &MEETINGS[i], at))
+            at++;
+        printf("%-26s met at %ld instructions\n", MEETINGS[i].scene.name, at);
+        CHECK(at > 10);
+    }
+    killed = stepped = 0; /* nobody was killed in the middle of anything */
+}
+
 int main(int argc, char **argv)
 {
     static long points[MOST_POINTS];
     const char *how = argc > 1 ? argv[1] : "";
     bool every = !strcmp(how, "every"), grid = !strcmp(how, "grid"), few = grid || !strcmp(how, "short");
-    size_t first = !strcmp(how, "sleep") ? SCENE_COUNT - SLEEPER_SCENES : 0;
+    size_t first = !strcmp(how, "sleep") ? SCENE_COUNT - SLEEPER_SCENES : !strcmp(how, "meet") ? SCENE_COUNT : 0;
     struct stage stage = {0};
     check_segment(&stage.segment, SLOTS, CAPS, LIMIT, LAYOUT_HARD);
     stage.done = mmap(NULL, sizeof *stage.done, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(stage.done != MAP_FAILED);
+    stage.sight = mmap(NULL, sizeof *stage.sight, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(stage.done != MAP_FAILED && stage.sight != MAP_FAILED);
     for (int i = 0; i < 2; i++) {
         gate_initialise(&stage.others[i], &stage.segment);
         REQUIRE(gate_claim(&stage.others[i], OTHER(i)) == OWNER_OK);
     }
+    if (!few && first % SCENE_COUNT == 0)
+        meet_everywhere(&stage);
     for (size_t i = first; i < (few ? FIRST_SCENES : SCENE_COUNT); i++) {
         const struct scene *scene = &SCENES[i];
         long before = killed, count, length = plan(&stage, scene, points, &count);

@@ -7,17 +7,13 @@
  * test_wait [operations per waiter]
  */
 #define _GNU_SOURCE
-#include "check.h"
+#include "pairs.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "wait.h"
 
 #define WAITERS 4u
 #define CAPS 3u
@@ -57,6 +53,24 @@ static void a_release_moves_the_turn_only_for_those_who_said_that_they_wait(void
     wait_announce(shared);
     atomic_fetch_add(&shared->state, UINT64_C(3) << 32); /* the repair of a total makes room */
     CHECK(cap_audit(&cap) && atomic_load(&shared->turn) == 3);
+    segment_close(&segment);
+}
+
+/* Where state says nothing. */
+static void in_approximate_mode_a_release_and_a_close_move_the_turn(void)
+{
+    struct segment segment;
+    struct gate gate;
+    check_segment(&segment, 1, 1, 1, LAYOUT_APPROXIMATE);
+    struct layout_cap *shared = segment_cap(&segment, 0).shared;
+    gate_initialise(&gate, &segment);
+    REQUIRE(gate_claim(&gate, 0) == OWNER_OK && gate_reserve(&gate, 0, cap_units(1)) == CAP_DONE);
+    wait_announce(shared);
+    CHECK(gate_release(&gate, 0, 1) == CAP_DONE && atomic_load(&shared->turn) == 1);
+    REQUIRE(gate_reserve(&gate, 0, cap_units(1)) == CAP_DONE);
+    wait_announce(shared);
+    gate_close(&gate);
+    CHECK(atomic_load(&shared->turn) == 2);
     segment_close(&segment);
 }
 
@@ -340,9 +354,11 @@ int main(int argc, char **argv)
 {
     long operations = argc > 1 ? atol(argv[1]) : 20000;
     a_release_moves_the_turn_only_for_those_who_said_that_they_wait();
+    in_approximate_mode_a_release_and_a_close_move_the_turn();
     a_sleep_ends_when_the_turn_has_moved_or_the_time_is_up();
     a_sleep_ends_when_a_signal_comes();
     never_more_wait_than_may();
+    the_second_sees_what_the_first_did();
     no_process_oversleeps(lay(follow, 2, 1, operations));
     no_process_oversleeps(lay(take_turns, WAITERS, 2, operations));
     no_thread_oversleeps(lay(follow, 2, 1, operations));

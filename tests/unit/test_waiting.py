@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
 import resource
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from gatecount import Gate, GateClosed, GateFull, GateTimeout, NotOwner, UnknownCap
+from gatecount._core import Line
 from support import DEADLINE, wait_until
 from waiters import Outcomes, join, line_up, start, waiting
 
@@ -88,7 +90,7 @@ def test_who_wants_room_left_does_not_keep_others_out(gate: Gate) -> None:
 def test_when_the_first_in_line_gives_up_the_next_tries_at_once(gate: Gate) -> None:
     gate.acquire()
     outcomes = Outcomes()
-    calls = {"both": lambda: gate.acquire(2, timeout=0.2), "one": lambda: gate.acquire(timeout=DEADLINE)}
+    calls = {"both": lambda: gate.acquire(2, timeout=1), "one": lambda: gate.acquire(timeout=DEADLINE)}
     join(*line_up(gate, outcomes, calls))
     assert set(outcomes.list) == {("both", GateTimeout), "one"}
     assert (gate.held(), waiting(gate)) == (2, 0)
@@ -207,6 +209,31 @@ def test_closing_the_gate_ends_every_wait(gate: Gate) -> None:
     gate.close()
     join(*threads)
     assert sorted(outcomes.list) == [(i, GateClosed) for i in range(4)]
+
+
+def test_who_waited_as_the_gate_was_closed_is_counted_nowhere(gate_name: str) -> None:
+    """Nor in the books of whoever stands beside a slot that is the gate's no more."""
+    with Gate.create(gate_name, limits=LIMITS, slots=2) as other:
+        other.acquire(100, cap="tokens")
+        gate, outcomes = Gate.open(gate_name), Outcomes()
+        thread = start(outcomes.of, 0, lambda: gate.acquire(cap="tokens", timeout=DEADLINE))
+        wait_until(lambda: waiting(other, "tokens") == 1)
+        gate.close()
+        join(thread)
+        assert outcomes.list == [(0, GateClosed)]
+        assert [other.slot_statistics(slot)[2] for slot in range(2)] == [(0, 0), (0, 0)]
+
+
+def test_nothing_is_left_of_a_line_in_which_nobody_stands(gate: Gate) -> None:
+    def lines() -> int:
+        return sum(isinstance(thing, Line) for thing in gc.get_objects())
+
+    gate.acquire(2)
+    before = lines()
+    for headroom in (0, 1):
+        with pytest.raises(GateTimeout):
+            gate.acquire(headroom=headroom, timeout=0.001)
+    assert lines() == before
 
 
 def test_a_wait_ends_with_the_gate_and_not_by_a_look_now_and_then(gate_name: str) -> None:

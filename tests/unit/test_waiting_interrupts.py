@@ -58,6 +58,46 @@ def test_a_signal_handler_that_raises_ends_the_wait_at_once(
     assert gate.held() == 1 + len(threads)
 
 
+@pytest.fixture
+def handler() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Set what a signal handler does, soon."""
+
+    def set_handler(work: Callable[[], object]) -> None:
+        signal.signal(signal.SIGALRM, lambda number, frame: work())
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield set_handler
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_handler_that_waits_comes_before_the_wait_that_it_interrupts(
+    gate: Gate, handler: Callable[[Callable[[], object]], object], place: str
+) -> None:
+    gate.acquire(2)
+    outcomes = Outcomes()
+    take = {
+        name: lambda: gate.admit(requests=2, timeout=DEADLINE / 2).release()
+        for name in ("ahead", "handler", "interrupted", "behind")
+    }
+    threads = line_up(gate, outcomes, {"ahead": take["ahead"]} if place == "second" else {})
+
+    def follow() -> None:
+        wait_until(lambda: waiting(gate) == 1 + len(threads))
+        threads.extend(line_up(gate, outcomes, {"behind": take["behind"]}))
+        wait_until(lambda: waiting(gate) == 2 + len(threads))
+        gate.release(2)
+
+    handler(lambda: outcomes.of("handler", take["handler"]))
+    follower = start(follow)
+    outcomes.of("interrupted", take["interrupted"])
+    join(follower, *threads)
+    assert outcomes.list == ["ahead", "handler", "interrupted", "behind"][place == "first" :]
+    assert (gate.held(), waiting(gate)) == (0, 0)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_interrupts_at_any_moment_of_a_wait_keep_every_count(
     gate: Gate, alarm: Callable[[float], object]
@@ -113,6 +153,30 @@ def test_a_child_forked_while_others_wait_has_no_waiter(gate: Gate) -> None:
     assert waiting(gate) == 2
     gate.release(2)
     join(*threads)
+    assert (gate.held(), waiting(gate)) == (2, 0)
+
+
+def test_a_child_forked_in_mid_wait_that_waits_no_more_leaves_its_parents_place_alone(
+    gate: Gate, handler: Callable[[Callable[[], object]], object]
+) -> None:
+    gate.acquire(2)
+    parent, codes = os.getpid(), list[int]()
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            gate.try_acquire()  # so that it has a slot
+            raise Interrupt
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gate.release()
+
+    handler(fork)
+    try:
+        gate.acquire(timeout=DEADLINE)
+    finally:
+        if os.getpid() != parent:
+            os._exit(7 if waiting(gate) == 1 else 2)
+    assert codes == [7]
     assert (gate.held(), waiting(gate)) == (2, 0)
 
 
