@@ -155,11 +155,16 @@ def test_the_permit_of_a_free_background_task_is_held_until_the_last_byte(
         becomes(gate, 0)
 
 
-@pytest.mark.parametrize("kind", ["http.response.body", "http.response.pathsend"])
+@pytest.mark.parametrize(
+    "kind", ["http.response.body", "http.response.pathsend", "http.response.zerocopysend"]
+)
 def test_whatever_ends_an_answer_gives_the_permit_of_a_free_background_task_back(
     gate: Gate, kind: str
 ) -> None:
-    seen = []
+    seen, sending = [], []
+
+    async def server(_message: Any) -> None:
+        sending.append(in_flight(gate))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(START)
@@ -171,11 +176,12 @@ def test_whatever_ends_an_answer_gives_the_permit_of_a_free_background_task_back
 
     async def main() -> None:
         with gate.admit():
-            await AdmissionMiddleware(app, gate, background=False)(http_scope(), silent, nothing)
+            await AdmissionMiddleware(app, gate, background=False)(http_scope(), silent, server)
             seen.append(in_flight(gate))
 
     asyncio.run(main())
     assert seen == [2, 1, 1, 1]
+    assert sending == [2, 2, 1]  # while the last byte is sent, it is still held
 
 
 # Errors, timeouts, cancels

@@ -27,6 +27,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"exempt": "/health"}, ValueError, "exempt must be paths"),
     ({"exempt": ("health",)}, ValueError, "exempt must be paths"),
     ({"exempt": (5,)}, ValueError, "exempt must be paths"),
+    ({"exempt": None}, ValueError, "exempt must be paths"),
+    ({"exempt": 5}, ValueError, "exempt must be paths"),
+    ({"exempt": [["/health"]]}, ValueError, "exempt must be paths"),
     ({"timeout": -0.1}, ValueError, "timeout must be 0 or more seconds"),
     ({"timeout": float("nan")}, ValueError, "timeout must be 0 or more seconds"),
     ({"timeout": "1"}, TypeError, "timeout must be a number of seconds"),
@@ -36,10 +39,12 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_waiting": 1.5, "timeout": 1}, TypeError, "max_waiting must be an int"),
     ({"status": 500}, ValueError, "status must be 503 or 429, not 500"),
     ({"status": "503"}, ValueError, "status must be 503 or 429, not '503'"),
+    ({"status": 503.0}, ValueError, "status must be 503 or 429, not 503.0"),
     ({"retry_after": 5}, ValueError, "retry_after must be two whole numbers"),
     ({"retry_after": (5, 1)}, ValueError, "retry_after must be two whole numbers"),
     ({"retry_after": (-1, 1)}, ValueError, "retry_after must be two whole numbers"),
     ({"retry_after": (False, True)}, ValueError, "retry_after must be two whole numbers"),
+    ({"retry_after": (1, MAX_LIMIT + 1)}, ValueError, "retry_after must be two whole numbers"),
     ({"retry_after": (1.5, 2)}, ValueError, "retry_after must be two whole numbers"),
     ({"body": "xml"}, ValueError, "body must be 'json' or 'plain', not 'xml'"),
     ({"body": ["json"]}, ValueError, "body must be 'json' or 'plain'"),
@@ -57,13 +62,23 @@ def test_a_wrong_option_is_refused_when_the_middleware_is_made(
         face.build(**options)
 
 
+def test_a_timeout_that_no_clock_can_count_is_refused_when_the_middleware_is_made(face: Face) -> None:
+    with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
+        face.build(timeout=10**400)
+
+
 def test_a_function_that_is_a_coroutine_is_refused_when_the_middleware_is_made(face: Face) -> None:
     async def cost(_request: object) -> int:
         return 1
 
+    class Cost:
+        async def __call__(self, _request: object) -> int:
+            return 1
+
     for option in ("cost", "headroom"):
-        with pytest.raises(TypeError, match=f"{option} must be a plain function, not a coroutine"):
-            face.build(**{option: cost})
+        for wrong in (cost, Cost()):
+            with pytest.raises(TypeError, match=f"{option} must be a plain function, not a coroutine"):
+                face.build(**{option: wrong})
 
 
 def test_a_middleware_that_is_only_made_opens_nothing(

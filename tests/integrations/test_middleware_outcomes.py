@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 
 from gatecount import Gate
@@ -74,10 +76,17 @@ def test_a_flood_of_refusals_is_one_line_and_the_next_tells_how_many_it_stands_f
             ask(port)
         only(log())
         clock = time.monotonic
-        monkeypatch.setattr("gatecount.integrations._journal.time.monotonic", lambda: clock() + 60)
-        ask(port)
-    assert log()[-1].getMessage().endswith("(and 29 more like it since the last such line)")
-    assert len(log()) == 2
+        for later, count in ((60, 2), (120, 1)):
+            monkeypatch.setattr(
+                "gatecount.integrations._journal.time.monotonic", lambda later=later: clock() + later
+            )
+            for _ in range(count):
+                ask(port)
+    assert [line.getMessage().partition(" in flight, no room for 1 more")[2] for line in log()] == [
+        "",
+        " (and 29 more like it since the last such line)",
+        " (and 1 more like it since the last such line)",
+    ]
 
 
 def test_exempt_paths_are_served_when_the_gate_is_full_and_exactly_those(face: Face, gate: Gate) -> None:
@@ -139,12 +148,32 @@ def test_a_request_that_asks_for_more_than_the_limit_is_413_without_an_invitatio
     assert face.calls == 1
 
 
-def test_more_than_can_be_counted_is_refused_under_the_highest_limit_too(face: Face) -> None:
+@pytest.mark.parametrize("number", [int, numpy.int64])
+def test_more_than_can_be_counted_is_refused_under_the_highest_limit_too(
+    face: Face, number: Callable[[str], int]
+) -> None:
     with Gate.create(limits={"requests": MAX_LIMIT}, slots=1) as gate:
-        with face.serve(gate, cost=lambda r: int(query(r))) as port:
+        with face.serve(gate, cost=lambda r: number(query(r))) as port:
             assert ask(port, f"/?{MAX_LIMIT + 1}").status == 413
             assert ask(port, f"/?{MAX_LIMIT}").status == 200
         assert (gate.statistics().caps["requests"].refused, in_flight(gate)) == (1, 0)
+
+
+def test_the_highest_headroom_is_none_of_the_requests_doing_and_it_may_come_again(
+    face: Face, gate: Gate
+) -> None:
+    with face.serve(gate, cost=lambda _: 1, headroom=MAX_LIMIT) as port:
+        expect_busy(ask(port))
+
+
+def test_what_is_too_large_is_logged_in_an_overload_too(face: Face, gate: Gate, log: Any) -> None:
+    with face.serve(gate, cost=lambda r: {"tokens": int(query(r))}) as port, gate.admit(tokens=100):
+        for tokens, status in ((1, 503), (101, 413)) * 3:
+            assert ask(port, f"/?{tokens}").status == status
+    assert [line.getMessage()[:28] for line in log()] == [
+        "refuses GET '/' with 503: ca",
+        "refuses GET '/' with 413: ca",
+    ]
 
 
 def test_a_fixed_cost_above_the_limit_is_the_operators_doing_and_may_come_again(

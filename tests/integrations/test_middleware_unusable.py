@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,3 +183,24 @@ def test_a_gate_that_cannot_be_used_is_not_looked_for_at_every_request(
         for _ in range(20):
             assert ask(port).status == 503
     assert len(looked) < 5
+
+
+def test_an_attempt_that_has_blocked_is_made_again_after_ten_times_as_long(
+    face: Face, gate_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    looked: list[float] = []
+
+    def look(name: str) -> Gate:
+        nonlocal now
+        looked.append(now)
+        now += 0.5  # so long it takes
+        raise GateNotFound(name, "there is none")
+
+    monkeypatch.setattr(Gate, "open", look)
+    monkeypatch.setattr("gatecount.integrations._source.time", SimpleNamespace(monotonic=lambda: now))
+    with face.serve(gate_name) as port:
+        for moment in (1000.0, 1002.0, 1005.4, 1005.6):
+            now = max(now, moment)
+            assert ask(port).status == 503
+    assert looked == [1000.0, 1005.6]

@@ -13,7 +13,7 @@ from servers.clients import Held, load
 from servers.running import Server, living
 from servers.story import becomes, everything_is_back, full, kill_one, owners, requests
 from servers.test_gunicorn import ASGI, GTHREAD, PAGE, Serve, options
-from support import path_of, wait_until
+from support import DEADLINE, path_of, wait_until
 
 CONFIGURATION = "gunicorn.conf.py"
 
@@ -78,7 +78,7 @@ def test_an_upgrade_has_one_limit_over_both_masters_and_the_last_of_them_removes
 
 @pytest.mark.parametrize("first", ["the old master", "the new master"])
 def test_an_upgrade_that_nobody_asks_anything_keeps_the_gate_as_well(serve: Serve, first: str) -> None:
-    """No worker has used its gate yet, so nothing but the other master tells that it is needed."""
+    """No worker has been asked for a permit yet: all that they have is their slots."""
     server = serve(PAGE)
     server.start(GTHREAD, options(1), answers=False)
     server.says("Booting worker")
@@ -96,6 +96,25 @@ def test_an_upgrade_that_nobody_asks_anything_keeps_the_gate_as_well(serve: Serv
     server.signal(signal.SIGTERM, new if "old" in first else None)
     server.end()
     no_name(server)
+
+
+def test_an_upgrade_whose_new_master_has_no_worker_yet_keeps_the_gate(serve: Serve) -> None:
+    """Nobody owns a slot when the old master ends: it is the other master that it leaves the name to."""
+    server = serve(PAGE)
+    slowly = "import time\n\ntime.sleep(3 if 'GUNICORN_PID' in os.environ else 0)\n"
+    configured(server, ("workers = int(", f"{slowly}workers = int("))
+    server.start(ASGI, options(1, "--graceful-timeout 1"))
+    with Gate.open(server.name) as gate:
+        (worker,) = children(server.process.pid)
+        server.signal(signal.SIGUSR2)
+        (new,) = wait_until(lambda: children(server.process.pid) - {worker})
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE) == 0
+        wait_until(lambda: owners(gate) - {worker})
+        server.says("Master has been promoted.")
+        server.signal(signal.SIGTERM, new)
+        server.gone()
+        no_name(server)
 
 
 def test_a_reload_sets_the_limits_of_the_configuration_and_workers_that_are_added_do_not(

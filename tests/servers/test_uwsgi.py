@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from gatecount import Gate
+from servers.clients import load
 from servers.pages import Page
 from servers.running import Server
 from servers.story import owners, through_a_kill_and_a_reload
@@ -30,3 +31,30 @@ def test_the_limit_is_one_under_load_through_a_kill_and_a_reload(serve: Callable
         server.end()
         assert path_of(server.name).exists()
         assert gate.statistics().slots == ()
+
+
+def all_answer(server: Server, gate: Gate) -> set[int]:
+    """Wait until each of the workers has answered: until then it may miss a signal. Return them."""
+    answered: set[int] = set()
+
+    def all_have() -> bool:
+        answered.add(int(server.ask().text))
+        return len(owners(gate)) == 4 and owners(gate) <= answered
+
+    wait_until(all_have, 15.0)
+    return answered
+
+
+def test_connections_that_come_during_a_reload_wait(serve: Callable[..., Server]) -> None:
+    server = serve(PAGE)
+    server.start(COMMAND, OPTIONS)
+    with Gate.open(server.name) as gate:
+        old = all_answer(server, gate)
+        with load(server) as answers:
+            server.signal(signal.SIGHUP)
+            server.says("uwsgi socket 0 inherited")
+            wait_until(lambda: len(now := owners(gate)) == 4 and not now & old, 15.0)
+        assert set(answers) == {"200"}
+        all_answer(server, gate)
+        server.signal(signal.SIGTERM)
+        server.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -59,7 +60,7 @@ class Price:
 
 
 def _callable(value: object, name: str) -> Callable[[Any], Any] | None:
-    if inspect.iscoroutinefunction(value):
+    if any(inspect.iscoroutinefunction(f) for f in (value, type(value).__call__)):
         raise TypeError(f"{name} must be a plain function, not a coroutine function ({value!r})")
     return value if callable(value) else None
 
@@ -73,6 +74,9 @@ def _amounts(cost: object, low: int) -> dict[str, int]:
 
 
 def _units(value: object, name: str, low: int) -> int:
-    if isinstance(value, int) and value > MAX_LIMIT:
-        return _BEYOND
-    return check_int(value, name, low, MAX_LIMIT)
+    try:
+        return check_int(value, name, low, MAX_LIMIT)
+    except ValueError:
+        if operator.index(value) > MAX_LIMIT:  # type: ignore[arg-type]
+            return _BEYOND
+        raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Literal, TypedDict
 
 from gatecount._core import MAX_LIMIT, check_int
@@ -40,7 +41,7 @@ class Options(TypedDict, total=False):
     """Units that must stay free beside those, or a function of the request: the lower the priority, the
     more. 0 if left out."""
     exempt: Iterable[str]
-    """Paths that are never limited, each exactly as a client asks for it: health checks, metrics."""
+    """Paths that are never limited, each exactly as the server tells it: health checks, metrics."""
     timeout: float | None
     """Seconds that a request may wait for room before it is refused; None: for ever. 0 if left out."""
     max_waiting: int | None
@@ -96,7 +97,7 @@ class Policy:
         self._dry_run = check_bool(dry_run, "dry_run")
         self.waits = timeout != 0 and not self._dry_run
         """Whether a request may have to wait: in an event loop, ask by `admit_async` then."""
-        if status not in (503, 429):
+        if not isinstance(status, int) or status not in (503, 429):
             raise ValueError(f"status must be 503 or 429, not {status!r}")
         self._status = status
         if on_missing not in ("closed", "open"):
@@ -145,6 +146,7 @@ class Policy:
         if isinstance(error, GateFull | GateTimeout):
             kind = "full"
             if self._too_large(error):
+                kind = "too large"
                 refusal = self._refusals.make(413, TOO_LARGE)
             else:
                 refusal = self._refusals.make(self._status, BUSY, retry=True)
@@ -167,7 +169,7 @@ class Policy:
             done = f"dry run: would refuse {what} with {status}"
         else:
             done = f"lets in {what} unlimited" if let_in else f"refuses {what} with {status}"
-        if kind == "full":
+        if isinstance(error, GateFull | GateTimeout):
             self._journal.say(logging.WARNING, kind, f"{done}: {error}")
         else:
             cause = error.__cause__ if isinstance(error, CostError) else None
@@ -178,20 +180,22 @@ class Policy:
         # both may come again.
         if not (isinstance(error, GateFull) and self._price.varies):
             return False
-        return error.headroom == MAX_LIMIT or error.requested > error.limit > 0
+        if error.requested == error.headroom == MAX_LIMIT:  # more than can be counted, see `Price.of`
+            return True
+        return error.requested > error.limit > 0
 
 
 _REASONS = (GatecountError, OSError, CostError, Unusable)
 
 
-def _check_paths(paths: Iterable[str]) -> frozenset[str]:
-    checked = frozenset([paths] if isinstance(paths, str) else paths)
-    for path in checked:
-        if not isinstance(path, str) or not path.startswith("/") or isinstance(paths, str):
-            raise ValueError(
-                f"exempt must be paths that begin with '/', such as ('/health',): not {paths!r}"
-            )
-    return checked
+def _check_paths(paths: object) -> frozenset[str]:
+    given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [None]
+    checked = [path for path in given if isinstance(path, str) and path.startswith("/")]
+    if checked != given:
+        raise ValueError(
+            f"exempt must be paths that begin with '/', such as ('/health',): not {paths!r}"
+        )
+    return frozenset(checked)
 
 
 def _check_timeout(timeout: float | None) -> float | None:
@@ -199,9 +203,10 @@ def _check_timeout(timeout: float | None) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
-    if not timeout >= 0:  # nor nan
-        raise ValueError(f"timeout must be 0 or more seconds, or None, not {timeout!r}")
-    return timeout
+    with suppress(OverflowError):  # of an int beyond every float
+        if float(timeout) >= 0:  # nor nan
+            return timeout
+    raise ValueError(f"timeout must be 0 or more seconds, or None, not {timeout!r}")
 
 
 def _check_waiting(max_waiting: int | None, timeout: float | None) -> int | None:

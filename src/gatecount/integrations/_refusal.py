@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal
 
+from gatecount._core import MAX_LIMIT
+
 BodyKind = Literal["json", "plain"]
 
 _TYPES: Final = {"json": "application/json", "plain": "text/plain; charset=utf-8"}
@@ -76,7 +78,7 @@ class Refusals:
 
 def _check_spread(value: object) -> tuple[int, int]:
     match value:
-        case (int(low), int(high)) if 0 <= low <= high and not {type(low), type(high)} - {int}:
+        case (int(low), int(high)) if {type(low), type(high)} == {int} and 0 <= low <= high <= MAX_LIMIT:
             return low, high
     raise ValueError(
         "retry_after must be two whole numbers of seconds, the least and the most, or None: "
