@@ -230,6 +230,7 @@ class Gate(_core.GateCore):
 
     def admit(
         self,
+        /,  # or no cap could be named self
         *,
         headroom: int = 0,
         timeout: float | None = 0.0,
@@ -249,6 +250,7 @@ class Gate(_core.GateCore):
 
     async def admit_async(
         self,
+        /,
         *,
         headroom: int = 0,
         timeout: float | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import gc
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gatecount import Gate, GateClosed, GateFull, NotOwner, SlotsExhausted, UnknownCap
+from gatecount import Gate, GateClosed, GateFull, GateTimeout, NotOwner, SlotsExhausted, UnknownCap
 from support import DEADLINE, scaled
 
 LIMITS = {"requests": 10, "tokens": 1000}
@@ -368,6 +369,14 @@ def test_a_wrong_headroom_is_named_and_changes_nothing(
         with pytest.raises(error, match="headroom"):
             call(headroom=headroom)
     assert in_flight(gate) == {"requests": 0, "tokens": 0}
+
+
+def test_any_other_name_will_do_for_a_cap() -> None:
+    names = ("self", "gate", "n", "cap", "class")
+    with Gate.create(limits=dict.fromkeys(names, 1)) as gate:
+        for name in names:
+            with gate.admit(**{name: 1}), pytest.raises(GateTimeout):
+                asyncio.run(gate.admit_async(timeout=0.001, **{name: 1}))
 
 
 @pytest.mark.parametrize("name", ["headroom", "timeout", "max_waiting"])
