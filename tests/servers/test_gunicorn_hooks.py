@@ -302,6 +302,33 @@ def test_a_start_that_fails_for_another_reason_leaves_no_name(serve: Serve, prel
     no_name(server)
 
 
+BROKEN_IN_TURN = """
+import os, signal, time
+from pathlib import Path
+
+try:
+    Path("first").touch(exist_ok=False)
+except FileExistsError:  # the second ends in the same way, and not before it is told to end
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, lambda *_: os._exit(3))
+    Path("second").touch()
+    time.sleep(60)
+while not Path("second").exists():
+    time.sleep(0.001)
+raise RuntimeError("the application is broken")
+"""
+
+
+def test_workers_that_fail_in_the_midst_of_the_shutdown_leave_no_name(serve: Serve) -> None:
+    """They break it off, so that gunicorn comes to no hook any more."""
+    server = serve(PAGE)
+    (server.directory / "app.py").write_text(BROKEN_IN_TURN)
+    server.start(GTHREAD, options(2), answers=False)
+    server.end(1)
+    assert "During handling of the above exception" in server.log
+    no_name(server)
+
+
 def test_a_second_start_by_mistake_leaves_the_gate_of_the_first_alone(serve: Serve) -> None:
     server = serve(PAGE)
     first = server.start(ASGI, options(2, "--pid pid"))

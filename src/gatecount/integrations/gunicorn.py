@@ -91,8 +91,9 @@ class GateHooks:
     def _apply(self, server: Any) -> None:
         gate = Gate.create(self._name, **self._layout, exist_ok=True)
         if not _standing:
-            # Of a start that fails (a port in use), gunicorn calls no hook.
-            atexit.register(_abandon, server, os.getpid())
+            # gunicorn calls no hook of a start that fails (a port in use), nor if workers that fail in
+            # the midst of the shutdown break it off.
+            atexit.register(_leave, server, os.getpid())
         before = _standing.get(self._name)
         _standing[self._name] = gate
         os.environ[ENVIRONMENT] = self._name
@@ -163,7 +164,7 @@ def _has_another_master(server: Any) -> bool:
     return os.environ.get("GUNICORN_PID") == str(os.getppid())  # as the old one hands over its pid
 
 
-def _abandon(server: Any, master: int) -> None:
-    """Clean up at the end of a master that never had a worker; its workers' end is not its own."""
-    if os.getpid() == master and not getattr(server, "worker_age", 0):
+def _leave(server: Any, master: int) -> None:
+    """Clean up at a master's end, if `on_exit` has not; its workers' ends are not its own."""
+    if os.getpid() == master:
         _remove(server)
