@@ -13,7 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-import support
+# What the tests share asserts, too, and is to show the values.
+for _shared in ("servers", "integrations", "host", "processes", "twin", "support", "waiters", "witness"):
+    pytest.register_assert_rewrite(_shared)
+
+import support  # noqa: E402
 
 # Before a test imports numpy: its threads have no business in processes that fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -35,7 +35,8 @@ def becomes(gate: Gate, units: int) -> None:
 def full(server: Server, gate: Gate, held: Held) -> None:
     """Fill the limit with held requests: gate and bystander count the same, and no more is let in."""
     held.fill(LIMIT)
-    assert (server.bystander.running, requests(gate).in_flight) == (LIMIT, LIMIT)
+    counted = (server.bystander.running, requests(gate).in_flight)
+    assert counted == (LIMIT, LIMIT), (server.bystander.by_worker(), gate.statistics().slots, server.log)
     answer = server.ask()
     assert answer.status_code == 503
     assert "busy" in answer.json()["error"]["message"]
