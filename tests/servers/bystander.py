@@ -3,7 +3,8 @@
 It asks no gate. An application counts itself in once it runs and out before it returns, so never more
 are counted than are admitted, and what is over the limit was over it. Everything happens under the lock,
 so that a count and the sum that it makes are of one instant. A worker is killed under the lock too: its
-row stops counting then, as what it was admitted for may be given to others from then on.
+row stops counting then, as what it was admitted for may be given to others from then on. So does that of
+a worker which has ended or is about to, whoever has seen to that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ENVIRONMENT = "BYSTANDER"
 _PEAK, _ENTERED, _ROWS = 0, 1, 8
 _PID, _RUNNING, _HELD, _KILLED, _WORDS = 0, 1, 2, 3, 4
 _WORKERS = 128
+_PF_EXITING = 0x4
 
 
 class Bystander:
@@ -52,8 +54,13 @@ class Bystander:
         raise AssertionError("more workers than rows")
 
     def _total(self, word: int) -> int:
-        rows = range(_ROWS, len(self._words), _WORDS)
-        return sum(self._words[row + word] for row in rows if not self._words[row + _KILLED])
+        return sum(self._words[row + word] for row in self._running_rows())
+
+    def _running_rows(self) -> Iterator[int]:
+        words = self._words
+        for row in range(_ROWS, len(words), _WORDS):
+            if words[row + _RUNNING] and not words[row + _KILLED] and _lives(words[row]):
+                yield row
 
     def enter(self, held: bool) -> None:
         """Count a request in: one of those that the client holds open, or not."""
@@ -70,12 +77,6 @@ class Bystander:
             words[row + _RUNNING] -= 1
             words[row + _HELD] -= held
 
-    def forget(self) -> None:
-        """Stop counting every worker so far: all have ended, some perhaps in the middle of a request."""
-        with self._locked() as words:
-            for row in range(_ROWS, len(words), _WORDS):
-                words[row + _KILLED] = words[row] != 0
-
     def kill(self, pid: int) -> int:
         """Send SIGKILL to a worker; return how many requests it ran at that instant."""
         with self._locked() as words:
@@ -87,11 +88,7 @@ class Bystander:
     def by_worker(self) -> dict[int, int]:
         """Return the running requests of each worker that has some and was not killed."""
         with self._locked() as words:
-            return {
-                words[row]: words[row + _RUNNING]
-                for row in range(_ROWS, len(words), _WORDS)
-                if words[row + _RUNNING] and not words[row + _KILLED]
-            }
+            return {words[row]: words[row + _RUNNING] for row in self._running_rows()}
 
     @property
     def running(self) -> int:
@@ -111,3 +108,13 @@ class Bystander:
     @property
     def entered(self) -> int:
         return self._words[_ENTERED]
+
+
+def _lives(pid: int) -> bool:
+    """Tell whether a process has not begun to end."""
+    try:
+        # state ppid pgrp session tty tpgid flags, after the name in brackets
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX" and not int(fields[5]) & _PF_EXITING

@@ -43,7 +43,6 @@ def test_a_killed_worker_ends_the_server_and_everything_comes_back(serve: Callab
         assert not path_of(server.name).exists()
         gate.reclaim()
         assert (requests(gate).in_flight, requests(gate).repairs) == (0, 0)
-    server.bystander.forget()  # hypercorn cuts off what the other worker runs
     server.start(COMMAND, OPTIONS)
     with Gate.open(server.name) as gate, Held(server) as held:
         full(server, gate, held)
