@@ -114,7 +114,7 @@ class Server:
     def says(self, text: str) -> None:
         """Wait until the log has that text."""
         with suppress(AssertionError):
-            wait_until(lambda: text in self.log, 20.0)
+            wait_until(lambda: text in self.log)
         assert text in self.log
 
     def signal(self, number: signal.Signals, pid: int | None = None) -> None:

@@ -43,14 +43,36 @@ def full(server: Server, gate: Gate, held: Held) -> None:
     assert 1 <= int(answer.headers["Retry-After"]) <= 5
 
 
+def busiest(server: Server) -> tuple[int, int]:
+    """Return the worker that runs most, and how much that is."""
+    return max(server.bystander.by_worker().items(), key=lambda item: item[1])
+
+
 def kill_one(server: Server, gate: Gate, held: Held) -> int:
     """Kill the worker that holds most; return how much that was."""
-    holding = server.bystander.by_worker()
-    victim = max(holding, key=lambda pid: holding[pid])
+    victim, _ = busiest(server)
     lost = server.bystander.kill(victim)
     held.lose(lost)
     wait_until(lambda: victim not in owners(gate))
     return lost
+
+
+def all_answer(server: Server, gate: Gate, count: int) -> None:
+    """Wait until so many workers or more own slots, and each has answered or runs something.
+
+    A signal to one that is just starting may be lost on it: in the end it is killed then, with whatever
+    it runs.
+    """
+    answered = set()
+
+    def asked() -> bool:
+        answer = server.ask()
+        if answer.is_success:
+            answered.add(int(answer.text))
+        answered.update(server.bystander.by_worker())
+        return len(now := owners(gate)) >= count and now <= answered
+
+    wait_until(asked)
 
 
 def through_a_kill_and_a_reload(server: Server, gate: Gate, *, overlap: int) -> None:
@@ -61,7 +83,9 @@ def through_a_kill_and_a_reload(server: Server, gate: Gate, *, overlap: int) -> 
     """
     with Held(server) as held, load(server) as answers:
         full(server, gate, held)
+        workers = len(owners(gate))
         lost = kill_one(server, gate, held)
+        all_answer(server, gate, workers)
         full(server, gate, held)
         old = owners(gate)
         server.signal(signal.SIGHUP)

@@ -11,7 +11,16 @@ import pytest
 from gatecount import Gate, GateNotFound
 from servers.clients import Held, load
 from servers.running import Server, living
-from servers.story import becomes, everything_is_back, full, kill_one, owners, requests
+from servers.story import (
+    all_answer,
+    becomes,
+    busiest,
+    everything_is_back,
+    full,
+    kill_one,
+    owners,
+    requests,
+)
 from servers.test_gunicorn import ASGI, GTHREAD, PAGE, Serve, options
 from support import DEADLINE, path_of, wait_until
 
@@ -48,12 +57,13 @@ def test_an_upgrade_has_one_limit_over_both_masters_and_the_last_of_them_removes
         with Held(server) as held, load(server) as answers:
             full(server, gate, held)
             lost = kill_one(server, gate, held)
+            all_answer(server, gate, 2)
             full(server, gate, held)
-            wait_until(lambda: len(owners(gate)) == 2)
             old, before = owners(gate), children(server.process.pid)
             server.signal(signal.SIGUSR2)
             new = wait_until(lambda: children(server.process.pid) - before).pop()
-            wait_until(lambda: len(owners(gate) - old) == 2)
+            held.finish(5)
+            all_answer(server, gate, 4)
             full(server, gate, held)
             ending, staying = (server.process.pid, owners(gate) - old) if "old" in first else (new, old)
             server.signal(signal.SIGTERM, ending)
@@ -180,7 +190,7 @@ def test_a_killed_workers_permits_come_back_though_nobody_asks_and_nobody_takes_
     with Gate.open(server.name) as gate, Held(server) as held:
         full(server, gate, held)
         # With one worker less, the victim is not replaced: a successor's claim would clean up, too.
-        victim, count = max(server.bystander.by_worker().items(), key=lambda item: item[1])
+        victim, count = busiest(server)
         server.signal(signal.SIGSTOP, victim)
         configured(server, ("workers = ", "workers = 1 or "))
         server.signal(signal.SIGTTOU)
