@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,13 +56,19 @@ class Failed(Exception):
 
 Check = Callable[[Path], str]
 CHECKS: dict[str, Check] = {}
+ALONE: set[str] = set()
 
 
-def check(name: str) -> Callable[[Check], Check]:
-    """Register a function that gets an empty folder and returns how much it tried."""
+def check(name: str, *, alone: bool = False) -> Callable[[Check], Check]:
+    """Register a function that gets an empty folder and returns how much it tried.
+
+    alone is for one that needs the whole machine: no other runs beside it.
+    """
 
     def register(function: Check) -> Check:
         CHECKS[name] = function
+        if alone:
+            ALONE.add(name)
         return function
 
     return register
@@ -211,7 +218,7 @@ def aarch64(where: Path) -> str:
     return ", ".join(checks_of(output) for output in outputs)
 
 
-@check("the Python suite under the address sanitizer")
+@check("the Python suite under the address sanitizer", alone=True)
 def python_under_asan(where: Path) -> str:
     library = run(["gcc", "-print-file-name=libasan.so"]).strip()
     if not Path(library).is_file():
@@ -262,7 +269,7 @@ def twin(where: Path) -> str:
     return f"{figure('# passed', output)} machines"
 
 
-@check("soak: processes killed at random")
+@check("soak: processes killed at random", alone=True)
 def soak(where: Path) -> str:
     output = run([sys.executable, "tests/soak/soak.py", "--kills", "1000", "--json"])
     figures = json.loads(output[output.index("{") :])
@@ -271,7 +278,7 @@ def soak(where: Path) -> str:
     return f"{figures['kills']:,} kills, {figures['operations']:,} operations"
 
 
-@check("the host: 80 connections of hey, and 200 starts beside a warm-up")
+@check("the host: 80 connections of hey, and 200 starts beside a warm-up", alone=True)
 def host(where: Path) -> str:
     need("hey", "hey")
     files = ["tests/host/test_serve_starts.py", "tests/host/test_fork_order.py"]
@@ -284,6 +291,7 @@ def host(where: Path) -> str:
 
 
 def perform(name: str) -> Outcome:
+    print(f"… {name}", flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gatecount-verify-") as folder:
         try:
@@ -314,16 +322,18 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the checks and end")
     parser.add_argument("--strict", action="store_true", help="count a skipped check as a failure")
     parser.add_argument("--json", metavar="FILE", help="write the outcomes to a file as well")
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="run N checks at a time (%(default)s)"
+    )
     chosen = parser.parse_args()
     names = [name for name in CHECKS if (chosen.only or "") in name]
     if chosen.list or not names:
         print("\n".join(CHECKS))
         return 0 if chosen.list else 2
     console = Console(width=None if sys.stdout.isatty() else 140)
-    outcomes = []
-    for name in names:
-        console.print(f"… {name}", style="dim")
-        outcomes.append(perform(name))
+    with ThreadPoolExecutor(max(1, chosen.jobs)) as pool:
+        outcomes = list(pool.map(perform, [name for name in names if name not in ALONE]))
+    outcomes += [perform(name) for name in names if name in ALONE]
     console.print(table_of(outcomes))
     if chosen.json:
         Path(chosen.json).write_text(json.dumps([asdict(one) for one in outcomes], indent=2) + "\n")
