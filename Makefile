@@ -17,7 +17,7 @@ demo: $(VENV)/.demo  ## Run the overload experiment: 4 servers, one limit, 80 cl
 	$(BIN)/gatecount demo $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.test  ## Check types, style and all tests but the heavy ones (7 minutes on 2 cores)
+test: $(VENV)/.test  ## Check types, style and all tests but the heavy ones (7 to 9 minutes on 2 cores)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
