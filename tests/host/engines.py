@@ -10,18 +10,20 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import psutil
 
 from gatecount.frontend.engine import EngineOutput, EngineRequest, EngineStatistics
 from gatecount.frontend.engine_client import EngineClient, InprocEngineClient
-from gatecount.frontend.engine_process import EngineProcess
+from gatecount.frontend.engine_process import EngineProcess, StartMethod
 from gatecount.frontend.mp_client import MPEngineClient
 from gatecount.frontend.settings import EngineSettings
 from support import DEADLINE
 
 Value = TypeVar("Value")
+
+ENGINE_START_METHODS: Final[tuple[StartMethod, ...]] = get_args(StartMethod)
 
 LONG = EngineSettings(service_time=1000.0)
 """What runs on such an engine does not end by itself while a test lasts."""
@@ -68,7 +70,7 @@ async def running(client: EngineClient, count: int) -> EngineStatistics:
 
 
 @contextlib.contextmanager
-def started(settings: EngineSettings = QUICK, method: str = "spawn") -> Iterator[EngineProcess]:
+def started(settings: EngineSettings = QUICK, method: StartMethod = "spawn") -> Iterator[EngineProcess]:
     """An engine process, which may not have loaded yet."""
     process = EngineProcess(settings, method)
     try:
@@ -78,7 +80,7 @@ def started(settings: EngineSettings = QUICK, method: str = "spawn") -> Iterator
 
 
 @contextlib.contextmanager
-def engine(settings: EngineSettings = QUICK, method: str = "spawn") -> Iterator[EngineProcess]:
+def engine(settings: EngineSettings = QUICK, method: StartMethod = "spawn") -> Iterator[EngineProcess]:
     """An engine process that has loaded."""
     with started(settings, method) as process:
         process.wait_until_ready(DEADLINE)
@@ -172,7 +174,7 @@ def serve_samples(connection: socket.socket, count: int, answer: Any) -> None:
     asyncio.run(main())
 
 
-def have_an_engine(method: str, answer: Any) -> None:
+def have_an_engine(method: StartMethod, answer: Any) -> None:
     """Do what a parent does that will be killed."""
     with engine(LONG, method) as process, connected(process):
         answer.send(process.pid)

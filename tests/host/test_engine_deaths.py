@@ -19,11 +19,12 @@ import psutil
 import pytest
 
 from gatecount.frontend import channel
-from gatecount.frontend.engine_process import EngineProcess
+from gatecount.frontend.engine_process import EngineProcess, StartMethod
 from gatecount.frontend.errors import EngineDead, StartError
 from gatecount.frontend.mp_client import MPEngineClient
 from gatecount.frontend.settings import EngineSettings
 from host.engines import (
+    ENGINE_START_METHODS,
     LONG,
     QUICK,
     connected,
@@ -42,7 +43,7 @@ from host.engines import (
     started,
     stopped,
 )
-from support import DEADLINE, START_METHODS, Crew, wait_until
+from support import DEADLINE, Crew, wait_until
 
 NEVER_READY = EngineSettings(load_time=1000.0)
 
@@ -250,8 +251,8 @@ def test_an_engine_that_is_late_is_ended_and_told_in_one_line() -> None:
     client.shutdown()
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_an_engine_ends_with_its_parent_however_that_dies(method: str) -> None:
+@pytest.mark.parametrize("method", ENGINE_START_METHODS)
+def test_an_engine_ends_with_its_parent_however_that_dies(method: StartMethod) -> None:
     with Crew("spawn") as crew:
         here, there = crew.context.Pipe()
         # Not a daemon: those may have no children.
@@ -314,21 +315,25 @@ def test_a_forked_child_ends_no_engine_of_its_parent() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_an_engine_leaves_ctrl_c_to_its_parent() -> None:
-    for method in START_METHODS:
-        with started(QUICK, method) as process, connected(process) as client:
-            os.kill(process.pid, signal.SIGINT)  # while it starts, when it could least cope
-            process.wait_until_ready(DEADLINE)
-            os.kill(process.pid, signal.SIGINT)
-            assert len(run(outputs_of(client, request()))) == 4
-
-
-def test_an_engine_leaves_a_sigterm_to_its_group_to_its_parent() -> None:
-    with started(QUICK) as process, connected(process) as client:
-        os.kill(process.pid, signal.SIGTERM)  # while it starts
+@pytest.mark.parametrize("method", ENGINE_START_METHODS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_engine_leaves_a_signal_to_its_group_to_its_parent(
+    number: signal.Signals, method: StartMethod
+) -> None:
+    with started(QUICK, method) as process, connected(process) as client:
+        os.kill(process.pid, number)  # while it starts, when it could least cope
         process.wait_until_ready(DEADLINE)
-        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, number)
         assert len(run(outputs_of(client, request()))) == 4
+
+
+def test_an_engine_is_not_started_by_a_fork_server_which_hands_no_signal_mask_on() -> None:
+    before = set(psutil.Process().children())
+    with pytest.raises(ValueError, match="start_method must be 'spawn' or 'fork', not 'forkserver'"):
+        EngineProcess(QUICK, "forkserver")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="start_method"):
+        MPEngineClient(QUICK, start_method="forkserver")  # type: ignore[arg-type]
+    assert engines(before) == []
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from gatecount.frontend.engine import ReferenceEngine
+from gatecount.frontend.engine_process import StartMethod
 from gatecount.frontend.errors import StartError
 from gatecount.frontend.mp_client import MPEngineClient
 from gatecount.frontend.rendering import Renderer
 from gatecount.frontend.settings import EngineSettings
 from gatecount.frontend.warmup import BackgroundWarmup
-from host.engines import QUICK, outputs_of, request, run
-from support import DEADLINE, START_METHODS, scaled, wait_until
+from host.engines import ENGINE_START_METHODS, QUICK, outputs_of, request, run
+from support import DEADLINE, scaled, wait_until
 
 # Of a parent that forks beside a thread, newer Pythons say that it should not. That is the point here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -87,9 +88,9 @@ def test_a_fork_beside_a_warm_up_that_holds_a_lock_hangs_and_this_hosts_order_do
     client.shutdown()
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", ENGINE_START_METHODS)
 def test_the_warm_up_starts_only_once_the_engines_process_exists(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch, method: str
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch, method: StartMethod
 ) -> None:
     order: list[str] = []
     plain = BackgroundWarmup.start
@@ -116,8 +117,8 @@ def test_the_warm_up_starts_only_once_the_engines_process_exists(
 
 @pytest.mark.timeout(60 + 3 * STARTS)
 @pytest.mark.usefixtures("loading_uses_the_library")  # where it is forked
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_many_starts_and_stops_without_a_hang(method: str) -> None:
+@pytest.mark.parametrize("method", ENGINE_START_METHODS)
+def test_many_starts_and_stops_without_a_hang(method: StartMethod) -> None:
     for number in range(scaled(STARTS)):
         renderer = Renderer()
         taking = Hold()
@@ -155,7 +156,8 @@ def test_warm_up_and_loading_overlap(renderer: Renderer) -> None:
 
     for load, work in ((0.8, 0.8), (0.8, 0.4), (0.4, 0.8)):
         longer, total = max(load, work), load + work
-        took = start_to_ready(load, work)
+        # A busy machine may need the difference for the fork, but hardly three times.
+        took = min(start_to_ready(load, work) for _ in range(3))
         assert took >= longer * 0.99
         assert took < (longer + total) / 2, f"{took:.3f} s is nearer to {total} s than to {longer} s"
 

@@ -12,12 +12,14 @@ import threading
 import weakref
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import Final, Literal, get_args
 
 from gatecount.frontend.engine_server import READY, serve_engine
 from gatecount.frontend.errors import EngineDead, StartError
 from gatecount.frontend.settings import EngineSettings
 from gatecount.interrupts import blocked
+
+StartMethod = Literal["spawn", "fork"]
 
 STOP_DEADLINE: Final = 3.0
 """Seconds a process has to end once it was told to, before it is killed."""
@@ -32,9 +34,15 @@ class EngineProcess:
     Parent and engine share a control channel, and nothing with a name. Its end, which comes with the
     parent's death however that dies, ends the engine; `shutdown` does, and so does garbage collection
     of this object. Thread-safe; of no use in a forked child, and harmless there.
+
+    SIGINT and SIGTERM are blocked in the process from its first instruction. That is why a fork server
+    cannot start it: what it starts has the signal mask that the server itself was started with. Raises
+    ValueError for a `start_method` other than spawn and fork.
     """
 
-    def __init__(self, settings: EngineSettings, start_method: str = "spawn") -> None:
+    def __init__(self, settings: EngineSettings, start_method: StartMethod = "spawn") -> None:
+        if start_method not in get_args(StartMethod):
+            raise ValueError(f"start_method must be 'spawn' or 'fork', not {start_method!r}")
         context = multiprocessing.get_context(start_method)
         self._lock = threading.Lock()
         self._owner = os.getpid()

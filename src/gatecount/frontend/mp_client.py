@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 from gatecount.frontend.channel import Channel, Message
 from gatecount.frontend.engine import EngineOutput, EngineRequest, EngineStatistics
-from gatecount.frontend.engine_process import EngineProcess
+from gatecount.frontend.engine_process import EngineProcess, StartMethod
 from gatecount.frontend.errors import DuplicateRequest, EngineDead, StartError
 from gatecount.frontend.settings import EngineSettings
 from gatecount.frontend.warmup import BackgroundWarmup
@@ -31,7 +31,7 @@ class MPEngineClient:
         engine: EngineProcess | socket.socket | EngineSettings,
         *,
         warmup: BackgroundWarmup | None = None,
-        start_method: str = "spawn",
+        start_method: StartMethod = "spawn",
     ) -> None:
         """Start an engine, which `shutdown` will end, or take one.
 
