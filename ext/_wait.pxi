@@ -249,15 +249,17 @@ cdef class Waiter:
         """Sleep until a try may succeed, but no longer than that, and now and then for no reason."""
         cdef Line line = self.line
         cdef cap_t shared
-        cdef uint32_t seen
+        cdef uint32_t seen, looks = 0
         cdef uint64_t nanoseconds = WAIT_SLICE
         if line is None:
             return
         if line.queue[0] is not self:
             self.lock.acquire(True, min(seconds, FORK_LOOK))
             return
-        if not self.patient and not self.gate.c.hard:
-            nanoseconds = WAIT_FIRST_LOOK
+        if not self.patient:
+            looks = WAIT_LOOKS
+            if not self.gate.c.hard:
+                nanoseconds = WAIT_FIRST_LOOK
         self.patient = True
         if seconds * 1e9 < nanoseconds:
             nanoseconds = <uint64_t>(seconds * 1e9) + 1
@@ -266,7 +268,8 @@ cdef class Waiter:
         if self.future is not None:
             line.asleep = self.cap
         with nogil:
-            wait_sleep(shared.shared, seen, nanoseconds)
+            if not wait_spin(shared.shared, seen, looks):
+                wait_sleep(shared.shared, seen, nanoseconds)
         if self.future is not None:
             line.asleep = -1
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <time.h>
 
 #if defined(__linux__) && !defined(WAIT_POLLS)
@@ -51,6 +50,32 @@ void wait_wake(struct layout_cap *cap)
 #endif
 }
 
+/* Tell the processor that this is a spin. */
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* "yield" does nothing on most of them */
+#endif
+}
+
+/* Relaxed: only a reason to look again. */
+static inline bool has_moved(const struct layout_cap *cap, uint32_t seen)
+{
+    return atomic_load_explicit(&cap->turn, memory_order_relaxed) != seen;
+}
+
+bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint32_t looks)
+{
+    for (; looks; looks--) {
+        if (has_moved(cap, seen))
+            return true;
+        relax();
+    }
+    return false;
+}
+
 static inline struct timespec timespec_of(uint64_t nanoseconds)
 {
     return (struct timespec){.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
@@ -66,8 +91,7 @@ enum wait_result wait_sleep(const struct layout_cap *cap, uint32_t seen, uint64_
 #else
     uint64_t pause = POLL_FIRST;
     for (;;) {
-        /* relaxed: only a reason to look again */
-        if (atomic_load_explicit(&cap->turn, memory_order_relaxed) != seen)
+        if (has_moved(cap, seen))
             return WAIT_MOVED;
         if (nanoseconds == 0)
             return WAIT_TIME_UP;

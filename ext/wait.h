@@ -33,6 +33,15 @@
  * the store. It can so overlook a waiter that comes within the nanoseconds that the store needs to be seen: a waiter's first
  * sleep there is short (WAIT_FIRST_LOOK).
  *
+ * SPINNING
+ *
+ * To fall asleep and be woken takes the kernel some microseconds, which is longer than many a permit is held. So before
+ * its first sleep a wait looks at turn for about as long (wait_spin): it has then cost at most twice what the better of
+ * spinning and sleeping would have (Karlin, Li, Manasse, Owicki, "Empirical studies of competitive spinning for a
+ * shared-memory multiprocessor", SOSP 1991). To the argument above it adds nothing but a try more: whoever sees turn
+ * move goes back to step 1 as after a sleep, and step 5 compares turn again for whoever does not. Only before the first,
+ * for each wake-up is for all that sleep, and those that come too late would spin again every time.
+ *
  * turn wraps after 2^32 wake-ups; a waiter that missed exactly so many between its steps 1 and 5 sleeps one slice.
  *
  * Not guaranteed: order. All sleepers are woken and try; who comes first is served. Within a process only the
@@ -43,10 +52,13 @@
 #ifndef GATECOUNT_WAIT_H
 #define GATECOUNT_WAIT_H
 
+#include <stdbool.h>
+
 #include "layout.h"
 
 #define WAIT_SLICE UINT64_C(50000000)     /* nanoseconds between two looks for the dead by one that waits */
 #define WAIT_FIRST_LOOK UINT64_C(1000000) /* nanoseconds until the second try of a wait in approximate mode */
+#define WAIT_LOOKS UINT32_C(100)          /* at turn before the first sleep: one or a few microseconds */
 
 enum wait_result {
     WAIT_MOVED = 0,   /* turn is not, or may not be, what it was: try again */
@@ -57,6 +69,9 @@ enum wait_result {
 /* Steps 1 to 3: say that somebody may be about to sleep, and return the turn to sleep on if the try that follows is
  * refused. Acquire and release. */
 uint32_t wait_announce(struct layout_cap *cap);
+
+/* Look at turn that often, with a pause of the processor after each; return whether it is not `seen` any more. */
+bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint32_t looks);
 
 /* Step 5: sleep until turn is not `seen`, or that many nanoseconds are over, or a signal comes; may wake for no reason.
  * Needs no lock and touches nothing but turn. Relaxed: what the waker did is acquired by the next announcement. */
