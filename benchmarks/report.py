@@ -127,8 +127,9 @@ def rows(figures: Iterable[Figure]) -> list[Row]:
             return figure.gross
         return max(0.1, figure.gross - found[figure.question, figure.loop].gross)
 
+    questions = list(dict.fromkeys(figure.question for figure in found.values()))
     made = []
-    for figure in found.values():
+    for figure in sorted(found.values(), key=lambda figure: questions.index(figure.question)):
         row = Row(figure.question, figure.contender, net(figure), figure.unit, note=figure.note)
         compared = [
             replace(row, against=name, against_value=net(other), goal=goal)

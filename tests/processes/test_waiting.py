@@ -345,7 +345,7 @@ STATIONS = ("a", "b", "c")
 
 
 def dance(gate: Gate, here: int, steps: int) -> int:
-    """Go round: take the next of three, which the other dancer may still hold, and let go of the last."""
+    """Go round: take the next of three, which the other may still hold, and let go of the last."""
     for _ in range(steps):
         following = (here + 1) % len(STATIONS)
         gate.acquire(cap=STATIONS[following], timeout=DEADLINE)
@@ -362,7 +362,7 @@ def dance_on(gate: Gate, ready: AtomicArray) -> None:
         here = dance(gate, here, 1000)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="whoever spins keeps the other from running")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="who spins keeps the other from running")
 def test_a_permit_that_comes_at_once_is_not_slept_for(crew: Crew) -> None:
     ready = AtomicArray(1)
     with Gate.create(limits=dict.fromkeys(STATIONS, 1), slots=2) as gate:
@@ -377,7 +377,7 @@ def test_a_permit_that_comes_at_once_is_not_slept_for(crew: Crew) -> None:
             here = dance(gate, here, 1000)
             return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 
-        # Beside other work one of the two may have no processor, and the other has to sleep. Who does not
-        # spin sleeps in 60 of a thousand turns at the very least.
+        # Beside other work one of the two may have no processor, and the other has to sleep. Who does
+        # not spin sleeps in 60 of a thousand turns at the very least.
         assert any(slept() <= 10 for _ in range(300))
         crew.kill(other)
