@@ -36,7 +36,7 @@ async def wait_for(waiter: Waiter) -> PermitCore:
         if timer is not None:
             timer.cancel()
         if waiter.future.done() and not waiter.future.cancelled():
-            waiter.future.exception()  # or asyncio would complain that a cancelled task has not seen it
+            waiter.future.exception()  # or asyncio would complain that a dropped task has not seen it
 
 
 def watch(line: Line) -> None:
