@@ -117,10 +117,10 @@ cdef extern from "gate.h" nogil:
 cdef extern from "wait.h" nogil:
     const uint64_t WAIT_SLICE
     const uint64_t WAIT_FIRST_LOOK
-    const uint32_t WAIT_LOOKS
+    const uint64_t WAIT_SPIN
     enum wait_result:
         WAIT_MOVED
-    bint wait_spin(const layout_cap_t *cap, uint32_t seen, uint32_t looks)
+    bint wait_spin(const layout_cap_t *cap, uint32_t seen, uint64_t nanoseconds)
     wait_result wait_sleep(const layout_cap_t *cap, uint32_t seen, uint64_t nanoseconds)
     void wait_wake(layout_cap_t *cap)
 

@@ -101,10 +101,11 @@ cdef class Line:
 
     def next_task(self):
         """Return the oldest waiter once it is a task; None, and the watcher ends, if there is no task any more."""
-        cdef bint alone = False
+        cdef bint roused = False, alone = False
         cdef Waiter oldest
         while True:
             with cython.critical_section(self.gate):
+                self.called = self.called and not roused
                 if self.queue:
                     oldest = self.queue[0]
                     if oldest.future is not None:
@@ -113,8 +114,8 @@ cdef class Line:
                     self.watched = False
                     self.retire()
                     return None
-                self.called = False
-            alone = not self.baton.acquire(True, -1 if self.tasks else LINGER)
+            roused = self.baton.acquire(True, -1 if self.tasks else LINGER)
+            alone = not roused
 
 
 @cython.no_gc_clear
@@ -249,17 +250,16 @@ cdef class Waiter:
         """Sleep until a try may succeed, but no longer than that, and now and then for no reason."""
         cdef Line line = self.line
         cdef cap_t shared
-        cdef uint32_t seen, looks = 0
+        cdef uint32_t seen
         cdef uint64_t nanoseconds = WAIT_SLICE
+        cdef bint first = not self.patient
         if line is None:
             return
         if line.queue[0] is not self:
             self.lock.acquire(True, min(seconds, FORK_LOOK))
             return
-        if not self.patient:
-            looks = WAIT_LOOKS
-            if not self.gate.c.hard:
-                nanoseconds = WAIT_FIRST_LOOK
+        if first and not self.gate.c.hard:
+            nanoseconds = WAIT_FIRST_LOOK
         self.patient = True
         if seconds * 1e9 < nanoseconds:
             nanoseconds = <uint64_t>(seconds * 1e9) + 1
@@ -268,7 +268,7 @@ cdef class Waiter:
         if self.future is not None:
             line.asleep = self.cap
         with nogil:
-            if not wait_spin(shared.shared, seen, looks):
+            if not (first and wait_spin(shared.shared, seen, WAIT_SPIN)):
                 wait_sleep(shared.shared, seen, nanoseconds)
         if self.future is not None:
             line.asleep = -1

@@ -66,14 +66,19 @@ static inline bool has_moved(const struct layout_cap *cap, uint32_t seen)
     return atomic_load_explicit(&cap->turn, memory_order_relaxed) != seen;
 }
 
-bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint32_t looks)
+static inline uint64_t now(void)
 {
-    for (; looks; looks--) {
-        if (has_moved(cap, seen))
-            return true;
-        relax();
-    }
-    return false;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
+bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint64_t nanoseconds)
+{
+    for (uint64_t begin = now(); !has_moved(cap, seen); relax())
+        if (now() - begin >= nanoseconds)
+            return false;
+    return true;
 }
 
 static inline struct timespec timespec_of(uint64_t nanoseconds)

@@ -58,7 +58,7 @@
 
 #define WAIT_SLICE UINT64_C(50000000)     /* nanoseconds between two looks for the dead by one that waits */
 #define WAIT_FIRST_LOOK UINT64_C(1000000) /* nanoseconds until the second try of a wait in approximate mode */
-#define WAIT_LOOKS UINT32_C(100)          /* at turn before the first sleep: one or a few microseconds */
+#define WAIT_SPIN UINT64_C(3000)          /* nanoseconds for which turn is looked at before the first sleep */
 
 enum wait_result {
     WAIT_MOVED = 0,   /* turn is not, or may not be, what it was: try again */
@@ -70,8 +70,8 @@ enum wait_result {
  * refused. Acquire and release. */
 uint32_t wait_announce(struct layout_cap *cap);
 
-/* Look at turn that often, with a pause of the processor after each; return whether it is not `seen` any more. */
-bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint32_t looks);
+/* Look at turn for that many nanoseconds, at least once; return whether it is not `seen` any more. */
+bool wait_spin(const struct layout_cap *cap, uint32_t seen, uint64_t nanoseconds);
 
 /* Step 5: sleep until turn is not `seen`, or that many nanoseconds are over, or a signal comes; may wake for no reason.
  * Needs no lock and touches nothing but turn. Relaxed: what the waker did is acquired by the next announcement. */

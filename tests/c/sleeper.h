@@ -20,7 +20,7 @@ static void wait_for_one(struct stage *stage)
     if (gate_claim(&gate, SLEEPER) != OWNER_OK)
         _exit(3);
     while (gate_reserve_or_wait(&gate, asks, turns, &by) != CAP_DONE)
-        if (!wait_spin(gate.caps[by].shared, turns[by], 2) &&
+        if (!wait_spin(gate.caps[by].shared, turns[by], 0) &&
             wait_sleep(gate.caps[by].shared, turns[by], PATIENCE) == WAIT_TIME_UP)
             _exit(4);
     gate_close(&gate);
@@ -88,7 +88,7 @@ static void play_wait(struct stage *stage, struct gate *gate)
     (void)stage;
     struct cap_ask asks[CAPS] = {cap_units(1)};
     uint32_t turns[CAPS], by;
-    if (gate_reserve_or_wait(gate, asks, turns, &by) != CAP_DONE && !wait_spin(gate->caps[by].shared, turns[by], 2))
+    if (gate_reserve_or_wait(gate, asks, turns, &by) != CAP_DONE && !wait_spin(gate->caps[by].shared, turns[by], 0))
         wait_sleep(gate->caps[by].shared, turns[by], 1000);
 }
 

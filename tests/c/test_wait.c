@@ -81,12 +81,13 @@ static void a_sleep_ends_when_the_turn_has_moved_or_the_time_is_up(void)
     struct layout_cap *shared = segment_cap(&segment, 0).shared;
     uint32_t seen = wait_announce(shared);
     uint64_t begin = now();
-    CHECK(!wait_spin(shared, seen, 0) && !wait_spin(shared, seen, WAIT_LOOKS));
+    CHECK(!wait_spin(shared, seen, 0) && !wait_spin(shared, seen, SHORT) && now() - begin >= SHORT);
+    begin = now();
     CHECK(wait_sleep(shared, seen, SHORT) == WAIT_TIME_UP && now() - begin >= SHORT);
     wait_wake(shared);
     begin = now();
-    CHECK(wait_spin(shared, seen, 1) && !wait_spin(shared, seen, 0));
-    CHECK(wait_spin(shared, seen, UINT32_MAX) && now() - begin < PATIENCE / 2);
+    CHECK(wait_spin(shared, seen, 0) && wait_spin(shared, seen, PATIENCE) && now() - begin < PATIENCE / 2);
+    begin = now();
     CHECK(wait_sleep(shared, seen, PATIENCE) == WAIT_MOVED && now() - begin < PATIENCE / 2);
     segment_close(&segment);
 }
@@ -166,7 +167,7 @@ static bool wait_for(struct table *table, struct gate *gate, const struct cap_as
     uint32_t turns[CAPS], by;
     while (gate_reserve_or_wait(gate, asks, turns, &by) != CAP_DONE) {
         atomic_fetch_add(&table->slept, 1);
-        if (wait_spin(gate->caps[by].shared, turns[by], atomic_load(&table->slept) % 2 * WAIT_LOOKS))
+        if (wait_spin(gate->caps[by].shared, turns[by], atomic_load(&table->slept) % 2 * WAIT_SPIN))
             continue;
         if (wait_sleep(gate->caps[by].shared, turns[by], PATIENCE) == WAIT_TIME_UP)
             atomic_fetch_add(&table->overslept, 1);

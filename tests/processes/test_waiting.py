@@ -379,5 +379,5 @@ def test_a_permit_that_comes_at_once_is_not_slept_for(crew: Crew) -> None:
 
         # Beside other work one of the two may have no processor, and the other has to sleep. Who does
         # not spin sleeps in 60 of a thousand turns at the very least.
-        assert any(slept() <= 10 for _ in range(300))
+        wait_until(lambda: slept() <= 10)
         crew.kill(other)
