@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import threading
@@ -339,45 +338,3 @@ def _is_zombie(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     return True
-
-
-STATIONS = ("a", "b", "c")
-
-
-def dance(gate: Gate, here: int, steps: int) -> int:
-    """Go round: take the next of three, which the other may still hold, and let go of the last."""
-    for _ in range(steps):
-        following = (here + 1) % len(STATIONS)
-        gate.acquire(cap=STATIONS[following], timeout=DEADLINE)
-        gate.release(cap=STATIONS[here])
-        here = following
-    return here
-
-
-def dance_on(gate: Gate, ready: AtomicArray) -> None:
-    gate.acquire(cap=STATIONS[1])
-    ready[0] = 1
-    here = 1
-    while True:
-        here = dance(gate, here, 1000)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="who spins keeps the other from running")
-def test_a_permit_that_comes_at_once_is_not_slept_for(crew: Crew) -> None:
-    ready = AtomicArray(1)
-    with Gate.create(limits=dict.fromkeys(STATIONS, 1), slots=2) as gate:
-        gate.acquire(cap=STATIONS[0])
-        other = crew.start(dance_on, gate, ready)
-        wait_until(lambda: ready[0])
-        here = 0
-
-        def slept() -> int:
-            nonlocal here
-            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-            here = dance(gate, here, 1000)
-            return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
-
-        # Beside other work one of the two may have no processor, and the other has to sleep. Who does
-        # not spin sleeps in 60 of a thousand turns at the very least.
-        wait_until(lambda: slept() <= 10)
-        crew.kill(other)
