@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from gatecount import AtomicArray, SharedAdmissionStats
+from gatecount import AtomicArray, SharedAdmissionStats, SharedTokenStats
 from gatecount.frontend.seat import Seat
 from gatecount.frontend.settings import ServeSettings
 from support import wait_until
@@ -42,6 +42,15 @@ def hold(seat: Seat, report: Connection, n: int) -> None:
     granted = stats.try_reserve(n, limit=10)
     seat.row.connections = n
     report.send((seat.index, os.getpid(), granted))
+    serve(seat)
+
+
+def hold_tokens(seat: Seat, report: Connection, tokens: int) -> None:
+    """Charge so many prompt tokens, tell what all servers hold then, and serve until told to end."""
+    config = seat.client_config
+    stats = SharedTokenStats(config, config["client_count"], config["client_index"])
+    stats.try_reserve(tokens, limit=1000)
+    report.send((seat.index, stats.get_num_tokens()))
     serve(seat)
 
 

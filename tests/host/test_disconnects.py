@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from gatecount.frontend.engine import EngineOutput, EngineRequest
+from gatecount.frontend.engine_client import InprocEngineClient
 from gatecount.frontend.http import Completions
 from host.serving import (
     LONG,
@@ -119,6 +122,44 @@ def test_a_client_that_hangs_up_while_it_is_written_to_frees_its_place_at_once()
 
         scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
         await Completions(host.service, "reference")(scope, receive, send)
+        assert host.is_empty()
+        host.close()
+
+    asyncio.run(scenario())
+
+
+class _Hasty(InprocEngineClient):
+    """Has all tokens but the last at once."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        yield EngineOutput(None, None)
+        for number in range(1, request.max_tokens):
+            yield EngineOutput(f" {number}", None)
+        await asyncio.Event().wait()
+
+
+def test_a_client_that_hangs_up_is_seen_beside_any_number_of_tokens_that_are_there_to_be_sent() -> None:
+    async def scenario() -> None:
+        host = Host(limit=1, engine=_Hasty(LONG))
+        body = b'{"prompt": "one", "max_tokens": 10000, "stream": true}'
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = asyncio.Event()
+        sent = 0
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:  # there is room for all of them
+            nonlocal sent
+            sent += 1
+            gone.set()
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+        await Completions(host.service, "reference")(scope, receive, send)
+        assert 0 < sent < 100
         assert host.is_empty()
         host.close()
 

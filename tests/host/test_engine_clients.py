@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
 
+from gatecount.frontend.channel import Channel, Message
 from gatecount.frontend.engine import EngineOutput, EngineStatistics
 from gatecount.frontend.engine_client import EngineClient, InprocEngineClient
 from gatecount.frontend.errors import DuplicateRequest, EngineDead, StartError
@@ -263,3 +266,26 @@ def test_a_client_belongs_to_the_loop_that_used_it_first() -> None:
 def test_an_in_process_client_takes_no_warm_up_object() -> None:
     with pytest.raises(TypeError, match="takes no warmup object"):
         InprocEngineClient(QUICK, warmup=object())  # type: ignore[arg-type]
+
+
+def test_a_peer_that_sends_faster_than_it_is_read_lets_the_loop_turn() -> None:
+    async def check() -> None:
+        here, there = socket.socketpair()
+        channel = Channel(here)
+        there.setblocking(False)
+        told = there.send(b"[1]\n" * 100_000) // 4
+        turn = 0
+        read: Counter[int] = Counter()
+
+        def take(_message: Message) -> None:
+            read[turn] += 1
+
+        channel.attach(asyncio.get_running_loop(), take, pytest.fail)
+        while read.total() < told:
+            await asyncio.sleep(0)
+            turn += 1
+        assert max(read.values()) < told // 4
+        channel.close()
+        there.close()
+
+    run(check())

@@ -159,6 +159,19 @@ def test_what_a_server_held_is_back_when_it_ends_and_another_takes_its_index(
     assert held(manager) == 0
 
 
+@pytest.mark.parametrize("admission", ["hard", "approximate"])
+def test_prompt_tokens_that_a_server_held_are_back_when_it_ends(
+    report: tuple[Connection, Connection], admission: Any
+) -> None:
+    here, there = report
+    changed = settings(admission=admission, max_num_queued_tokens=1000)
+    with ServerProcessManager(targets.hold_tokens, changed, (there, 50)) as manager:
+        assert {heard(here)[0], heard(here)[0]} == {0, 1}
+        for index in (1, 1, 0):
+            os.kill(manager.pids[index] or 0, signal.SIGKILL)
+            assert heard(here) == (index, 100)  # its successor's and the other's
+
+
 def test_a_server_comes_back_ten_times_in_a_row_and_nothing_is_lost(
     report: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ MAX_LINE: Final = 1 << 20
 MAX_BACKLOG: Final = 16 << 20
 """Bytes that may wait for a peer which does not read: one that was stopped, say."""
 
-_RECEIVE: Final = 1 << 16
+_RECEIVE: Final = 1 << 14
 
 HUNG_UP: Final = "hung up"
 """The reason for an end that is nobody's fault: the peer has closed the socket, or died."""
@@ -50,7 +50,7 @@ class Channel:
         self._loop = loop
         self._on_message = on_message
         self._on_end = on_end
-        loop.add_reader(self._socket, self.drain)
+        loop.add_reader(self._socket, self._read)
         self._write()
 
     @property
@@ -95,19 +95,28 @@ class Channel:
 
     def drain(self) -> None:
         """Take in whatever has arrived by now, without waiting for the loop to tell."""
-        full = True
-        while full and not self._silent:
-            try:
-                received = self._socket.recv(_RECEIVE)
-            except BlockingIOError:
-                return
-            except OSError:
-                received = b""
-            if received:
-                self._take(received)
-            else:
-                self._end(HUNG_UP)
-            full = len(received) == _RECEIVE
+        while self._read():
+            pass
+
+    def _read(self) -> bool:
+        """Take in one piece; return whether more may be there.
+
+        The loop takes them one to a turn: a peer that sends as fast as they are read would never let
+        go of it otherwise.
+        """
+        if self._silent:
+            return False
+        try:
+            received = self._socket.recv(_RECEIVE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            received = b""
+        if received:
+            self._take(received)
+        else:
+            self._end(HUNG_UP)
+        return len(received) == _RECEIVE
 
     def _take(self, received: bytes) -> None:
         self._received += received

@@ -32,6 +32,8 @@ LARGE_BODY: Final = 64 << 10
 MAX_SAMPLES: Final = 128
 DEFAULT_TOKENS: Final = 16
 MAX_TOKENS: Final = 1_000_000
+IN_A_ROW: Final = 4
+"""Events of a stream that are sent without a turn of the loop, if that many are there."""
 RETRY_AFTER: Final = (1, 5)
 """Seconds, both included, between which refused clients are spread."""
 
@@ -224,11 +226,17 @@ async def _stream(answer: _Answer, outputs: AsyncGenerator[SampleOutput, None], 
     output = await anext(outputs)
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    told = 0
     try:
         while True:
             if output.token is not None or output.finish_reason is not None:
                 choice = _choice(output.index, output.token or "", output.finish_reason)
                 await send(_part(_event(json.dumps(answer.body([choice])).encode())))
+                told += 1
+                if told % IN_A_ROW == 0:
+                    # Neither what is queued already nor a send that finds room waits for anything: let
+                    # the loop turn, for other requests, and to see whether this one's client has gone.
+                    await asyncio.sleep(0)
             output = await anext(outputs)
     except StopAsyncIteration:
         last = _event(b"[DONE]")
