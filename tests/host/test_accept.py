@@ -24,6 +24,7 @@ from gatecount.frontend.accept import (
     PublishedSet,
 )
 from gatecount.frontend.board import Board
+from gatecount.listening import listen
 from host.served import Served, address, in_thread, parsed, session
 from host.test_serve import APP
 from support import DEADLINE, wait_until
@@ -166,7 +167,9 @@ class FailsOnce:
         return getattr(self._listener, name)
 
 
-@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize(
+    "number", [errno.ECONNABORTED, errno.EAGAIN, errno.EPROTO, errno.EPERM, errno.EMFILE, errno.ENOMEM]
+)
 def test_an_accept_that_fails_is_tried_again(
     listener: socket.socket,
     number: int,
@@ -363,3 +366,17 @@ def test_a_stopped_server_does_not_block_the_rest_and_a_lone_survivor_accepts() 
             server.resume()
 
         assert sum(seconds > PATIENCE * 0.8 for seconds in times) <= 3, times
+
+
+def test_what_is_accepted_on_the_listening_socket_sends_without_delay() -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, accepted)
+            connection = transport.get_extra_info("socket")
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            transport.close()
+            await asyncio.sleep(0)
+
+    asyncio.run(check())

@@ -252,6 +252,20 @@ def test_a_crash_loop_is_backed_off_and_said(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+def test_the_end_of_one_that_has_served_long_begins_a_new_row(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "SETTLED", 0.0)
+    caplog.set_level(logging.INFO, logger="gatecount.frontend")
+    with ServerProcessManager(targets.serve, settings(workers=1)) as manager:
+        for times in (1, 2, 3):
+            os.kill(manager.pids[0] or 0, signal.SIGKILL)
+            wait_until(lambda times=times: caplog.text.count("serves again") == times)
+
+    said = "server 0 was ended by signal 9 (SIGKILL); another takes its index now"
+    assert [line for line in caplog.messages if "takes its index" in line] == [said] * 3
+
+
 def test_the_wait_before_a_start_doubles_up_to_a_bound() -> None:
     assert [back_off(k, served=False) for k in range(9)] == [
         0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0,

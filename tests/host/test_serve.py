@@ -93,8 +93,10 @@ def test_approximate_admission_says_its_overshoot_which_is_within_the_documented
         assert after['gatecount_overshoot{cap="requests"}'] == peak - 10
         code, out, err = served.end()
         assert (code, err) == (0, "")
-        said = f"peak running {peak:g}, limit 10: overshoot {peak - 10:g} (documented bound 3)"
-        assert out.splitlines() == [said]
+        bound = "documented bound: one request of each other server, 3"
+        assert out.splitlines() == [
+            f"peak running {peak:g}, limit 10: overshoot {peak - 10:g} ({bound})"
+        ]
         served.leaves_nothing()
 
 

@@ -98,7 +98,7 @@ def test_a_sigterm_to_the_whole_group_lets_running_requests_end() -> None:
         served.leaves_nothing()
 
 
-def test_a_sigterm_while_the_parent_imports_the_app_is_exit_code_0(tmp_path: Path) -> None:
+def test_a_sigterm_while_the_servers_import_the_app_is_exit_code_0(tmp_path: Path) -> None:
     app_in(tmp_path, "stuck()\n" + APP)
     with Served("mine:app", "--workers", "2", cwd=tmp_path) as served:
         until_stuck(tmp_path)
@@ -162,6 +162,11 @@ def test_a_server_that_has_lost_its_connection_to_the_engine_says_so_and_another
     [
         ("ulimit -n 12", "", "the service cannot run: Too many open files"),
         ("exec >/dev/full", "", "the service cannot run: No space left on device"),
+        (
+            "mkdir gone && cd gone && rmdir ../gone",
+            "",
+            "the working directory cannot be used: No such file or directory",
+        ),
         (
             "mkdir gone && cd gone && rmdir ../gone",
             "mine:app",

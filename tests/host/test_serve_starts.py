@@ -15,6 +15,7 @@ import pytest
 
 from gatecount.frontend.apps import load_app
 from gatecount.frontend.errors import StartError
+from gatecount.frontend.host import _Signals
 from host.served import Served, session
 from host.test_serve import APP, CAPPED
 from support import DEADLINE, wait_until
@@ -57,7 +58,8 @@ def test_a_host_that_does_not_exist_is_one_line() -> None:
 def test_an_app_that_cannot_be_imported_is_one_line(tmp_path: Path, path: str, reason: str) -> None:
     (tmp_path / "mine.py").write_text(APP)
     with Served(path, "--workers", "4", "--limit", "2", cwd=tmp_path) as served:
-        assert fails(served) == f"Error: cannot import '{path}': {reason}"
+        said = f"failed: cannot import '{path}': {reason}"
+        assert re.fullmatch(f"Error: server [0-3] {re.escape(said)}", fails(served))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_an_app_that_cannot_be_imported_is_one_line(tmp_path: Path, path: str, r
     [
         ("app = 3", "cannot serve 'anapp:app': it is of type int, no ASGI application"),
         ("1/0", "cannot import 'anapp:app': ZeroDivisionError: division by zero"),
+        ("raise KeyboardInterrupt", "cannot import 'anapp:app': KeyboardInterrupt:"),
         ("raise SystemExit(3)", "cannot import 'anapp:app': SystemExit: 3"),
         (
             "import nothing.at_all",
@@ -115,15 +118,26 @@ def test_a_ctrl_c_that_was_ignored_from_the_start_stays_ignored() -> None:
         assert served.end()[0] == 0
 
 
-def test_a_signal_that_the_app_has_a_handler_for_does_not_end_the_parent(tmp_path: Path) -> None:
-    handler = "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
-    (tmp_path / "mine.py").write_text(handler + APP)
-    with Served("mine:app", "--workers", "2", "--limit", "2", cwd=tmp_path) as served:
+def test_another_signal_that_somebody_has_a_handler_for_does_not_end_the_wait() -> None:
+    here, there = socket.socketpair()
+    before = signal.signal(signal.SIGUSR1, lambda *_: there.send(b"x"))
+    try:
+        with here, there, _Signals() as told:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert not told.wait([here.fileno()])
+            assert told.first is None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_parent_does_not_import_the_app_and_so_ends_whatever_that_has_begun(tmp_path: Path) -> None:
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+    (tmp_path / "mine.py").write_text(thread + APP)
+    options = ("--workers", "2", "--shutdown-timeout", "0")
+    with Served("mine:app", *options, cwd=tmp_path) as served:
         served.until_ready()
-        for _ in range(3):
-            served.process.send_signal(signal.SIGUSR1)
-            assert served.get("/health")[0] == 200
-        assert served.end() == (0, "", "")
+        assert served.end()[:2] == (0, "")
+        served.leaves_nothing()
 
 
 @pytest.mark.skipif(

@@ -26,6 +26,11 @@ PATIENCE: Final = 0.1
 PAUSE: Final = 0.001
 """Seconds between two looks at the others while a connection is left to them."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+OF_ONE_CONNECTION: Final = frozenset(
+    {errno.EPROTO, errno.EPERM, errno.ENOPROTOOPT}
+    | {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""What accept(2) tells of a connection that has failed already, or that a firewall forbids."""
 REST: Final = 0.5
 """Seconds to leave connections to the others when there is no descriptor or memory for one more."""
 SILENCE: Final = 10.0
@@ -170,10 +175,13 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 continue  # another server was faster, or the client has gone
             except OSError as error:
-                if error.errno not in EXHAUSTED:
+                if error.errno in OF_ONE_CONNECTION:
+                    await asyncio.sleep(0)
+                elif error.errno in EXHAUSTED:
+                    self._complain(error)
+                    await asyncio.sleep(REST)
+                else:
                     raise
-                self._complain(error)
-                await asyncio.sleep(REST)
                 continue
             self._row.count_accepted()
             try:

@@ -10,6 +10,14 @@ from typing import Any
 from gatecount.frontend.errors import StartError
 
 
+def working_directory() -> str:
+    """Return the working directory. Raises StartError, with one line, if it cannot be used."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise StartError(f"the working directory cannot be used: {error.strerror}") from error
+
+
 def load_app(path: str) -> Any:
     """Import `package.module:attribute` and return it; the attribute may have dots.
 
@@ -17,16 +25,11 @@ def load_app(path: str) -> Any:
     wrong in there.
     """
     module_name, _, attribute = path.partition(":")
-    try:
-        here = os.getcwd()
-    except OSError as error:
-        raise StartError(f"the working directory cannot be used: {error.strerror}") from error
+    here = working_directory()
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
     # An application that ends the process while it is imported has failed like any other.
     except BaseException as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())

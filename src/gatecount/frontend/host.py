@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Final
 
-from gatecount.frontend.apps import load_app
+from gatecount.frontend.apps import working_directory
 from gatecount.frontend.engine import EngineStatistics
 from gatecount.frontend.engine_process import EngineProcess
 from gatecount.frontend.errors import EngineDead, StartError
@@ -51,10 +51,10 @@ def run(
 
     `say` is called with what an operator should read. Raises StartError with one line if anything
     fails before all servers are ready, ServiceEnded if they end by themselves later; nothing is left
-    then either. For the main thread, whose handlers of these two signals are put back.
+    then either. For the main thread, whose handlers of these two signals are put back. The app is the
+    servers' alone: what it starts, opens or loads where it is imported is none of this process.
     """
-    if settings.app is not None:
-        load_app(settings.app)
+    working_directory()  # every process that is started is handed it
     with contextlib.ExitStack() as stack:
         told = stack.enter_context(_Signals())
         listener = stack.enter_context(_listening(host, port))
@@ -168,7 +168,7 @@ def report_peak(settings: ServeSettings, engine: EngineProcess, say: Callable[[s
     over = max(0, peak - limit)
     line = f"peak running {peak}, limit {limit}: overshoot {over}"
     if settings.admission == "approximate" and settings.workers > 1:
-        line += f" (documented bound {settings.workers - 1})"
+        line += f" (documented bound: one request of each other server, {settings.workers - 1})"
     say(line)
 
 
