@@ -19,6 +19,12 @@ def crew() -> Iterator[Crew]:
         yield made
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let who waits for a file wait for longer than any test takes; a forked one does so, too."""
+    monkeypatch.setattr("gatecount.gate._CREATION_TIMEOUT_MS", int(2000 * DEADLINE))
+
+
 # Being made
 
 
@@ -39,6 +45,7 @@ STAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("call", [Gate.open, adopt])
 def test_a_file_that_is_being_made_is_waited_for(
@@ -60,6 +67,7 @@ def test_a_file_that_is_being_made_is_waited_for(
     assert here.recv() is True
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_file_whose_maker_gives_up_while_it_is_waited_for_is_not_found(
     gate_name: str, crew: Crew
 ) -> None:
@@ -74,6 +82,7 @@ def test_a_file_whose_maker_gives_up_while_it_is_waited_for_is_not_found(
     assert isinstance(here.recv(), GateNotFound)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_file_replaced_by_a_finished_one_while_it_is_waited_for_is_opened(
     gate_name: str, crew: Crew
 ) -> None:
@@ -186,23 +195,28 @@ def test_adopting_a_gate_that_vanishes_meanwhile_creates_it(
 # Made and removed all the time
 
 
-def _make_and_remove(name: str, rounds: int, ready: AtomicArray) -> None:
-    for _ in range(rounds):
+def _make_and_remove(name: str, rounds: int, words: AtomicArray) -> None:
+    """Do so as often, and on until somebody has both found one and found none."""
+    while rounds > 0 or not words.load(8):
+        rounds -= 1
         gate = create(name)
         assert gate.try_acquire(3)
         Gate.remove(name)
         gate.close()
-    ready.store(0, 1)
+    words.store(0, 1)
 
 
 def test_whoever_opens_a_gate_that_comes_and_goes_gets_a_whole_one_or_none(
     gate_name: str, crew: Crew
 ) -> None:
     """Not a moment of its making can be seen: nothing is waited for, and nothing is found damaged."""
-    over = AtomicArray(1)
-    crew.start(_make_and_remove, gate_name, scaled(3000), over)
+    words = AtomicArray(16)
+    crew.start(_make_and_remove, gate_name, scaled(3000), words)
     opened = missed = 0
-    while not over.load(0):
+    deadline = time.monotonic() + DEADLINE
+    while not words.load(0):
+        if (opened and missed) or time.monotonic() > deadline:
+            words.store(8, 1)
         try:
             gate = Gate.open(gate_name)
         except GateNotFound:

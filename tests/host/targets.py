@@ -35,8 +35,11 @@ def serve(seat: Seat) -> NoReturn:
         signal.pause()
 
 
-def hold(seat: Seat, report: Connection, n: int) -> None:
-    """Reserve n requests and serve until told to end."""
+def hold(seat: Seat, report: Connection, n: int, starts: AtomicArray | None = None) -> None:
+    """Reserve n requests, once so many may if starts are counted, and serve until told to end."""
+    if starts is not None:
+        number = starts.fetch_add(0, 1)
+        wait_until(lambda: starts[1] > number)
     config = seat.client_config
     stats = SharedAdmissionStats(config, config["client_count"], config["client_index"])
     granted = stats.try_reserve(n, limit=10)

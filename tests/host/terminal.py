@@ -61,7 +61,8 @@ class Terminal:
         """Return the lines of the last whole screen; none before there is one."""
         for frame in reversed(self.output.split(_HOME)[1:]):
             lines = _ESCAPE.sub("", frame).split("\n")
-            if "Ctrl-C leaves" in lines[-1] or len(lines) == 1:
+            # Of a frame that has come in part there may be one line, too.
+            if "Ctrl-C leaves" in lines[-1] or len(lines) == self._rows == 1:
                 return [line.rstrip() for line in lines]
         return []
 
@@ -79,6 +80,7 @@ class Terminal:
         return []
 
     def resize(self, columns: int, rows: int) -> None:
+        self._rows = rows
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def press(self, keys: bytes) -> None:

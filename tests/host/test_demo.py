@@ -1,5 +1,6 @@
 """`gatecount demo` as a user runs it: real servers, load and kill, and nothing left behind."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -44,7 +45,12 @@ def living(session: int) -> list[psutil.Process]:
 
 
 def servers(session: int) -> list[psutil.Process]:
-    return [process for process in living(session) if "spawn_main" in " ".join(process.cmdline())]
+    found = []
+    for process in living(session):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "spawn_main" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def wait_for_line(demo: subprocess.Popen[str], wanted: str) -> None:
@@ -76,7 +82,8 @@ def demo() -> Iterator[Demo]:
     signal.signal(signal.SIGINT, before)
     for process in started:
         for left in living(process.pid):
-            left.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
         process.communicate(timeout=DEADLINE)
 
 
@@ -200,7 +207,8 @@ def test_servers_leave_ctrl_c_to_the_demo(demo: Demo) -> None:
     undisturbed = demo("--mode", "hard", "--duration", "0.3")
     wait_for_line(undisturbed, "under load")
     for server in servers(undisturbed.pid):
-        server.send_signal(signal.SIGINT)
+        with contextlib.suppress(psutil.NoSuchProcess):  # the one that the demo kills
+            server.send_signal(signal.SIGINT)
     _, err = undisturbed.communicate(timeout=DEADLINE)
 
     assert undisturbed.returncode == 0, err

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
+import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 import pytest
@@ -30,6 +32,7 @@ from host.engines import (
     run,
     running,
     started,
+    stopped,
     until,
 )
 from support import DEADLINE
@@ -62,7 +65,7 @@ def test_samples_run_side_by_side_and_each_yields_its_own_outputs(quick: EngineC
             tokens = [f" {number}" for number in range(1, one.max_tokens + 1)]
             assert [output.token for output in outputs] == [None, *tokens]
             assert outputs[-1].finish_reason == "length"
-        assert (await quick.statistics()).running == 0
+        assert (await quick.statistics(DEADLINE)).running == 0
 
     run(check())
 
@@ -88,18 +91,18 @@ def test_a_request_made_while_the_engine_loads_waits_for_it() -> None:
 
 
 def test_an_engine_that_is_late_is_told_in_one_line_and_can_be_waited_for_again() -> None:
-    async def check(client: EngineClient) -> None:
+    async def check(client: EngineClient, go_on: Callable[[], object]) -> None:
         error = await raised_by(client.wait_until_ready(0.05))
         assert isinstance(error, StartError)
         assert str(error) == "the engine was not ready within 0.05 s"
+        go_on()
         await client.wait_until_ready(DEADLINE)
         await client.wait_until_ready(0.0)
 
-    slow = EngineSettings(load_time=0.5)
-    with client_of("inproc", slow) as client:
-        run(check(client))
-    with started(slow) as process, connected(process) as client:
-        run(check(client))
+    with client_of("inproc", EngineSettings(load_time=0.5)) as client:
+        run(check(client, lambda: None))
+    with started() as process, stopped(process), connected(process) as client:
+        run(check(client, lambda: os.kill(process.pid, signal.SIGCONT)))
 
 
 @pytest.mark.parametrize("how", ["cancel", "close", "abort"])
@@ -119,14 +122,14 @@ def test_a_sample_that_is_given_up_ends_in_the_engine_at_once(long: EngineClient
             task.cancel()
             await asyncio.wait([task])
         # Asked after the engine was told, so what it answers counts no longer what it was told of.
-        assert (await long.statistics()).running == 0
+        assert (await long.statistics(DEADLINE)).running == 0
         await outputs.aclose()
 
     async def close() -> None:
         async with aclosing(long.generate(request())) as outputs:
             await anext(outputs)
-            assert (await long.statistics()).running == 1
-        assert (await long.statistics()).running == 0
+            assert (await long.statistics(DEADLINE)).running == 1
+        assert (await long.statistics(DEADLINE)).running == 0
 
     run(close() if how == "close" else check())
 
@@ -164,16 +167,18 @@ def test_outputs_of_an_aborted_sample_never_reach_the_next_one_of_its_id(quick: 
 
 
 def test_a_sample_aborted_before_the_engine_has_loaded_never_runs() -> None:
-    async def check(client: EngineClient) -> None:
+    async def check(client: EngineClient, go_on: Callable[[], object]) -> None:
         async with generating(client, request("a"), request("b", tokens=2)) as [aborted, other]:
             client.abort(["a"])
+            go_on()
             assert await aborted == [ABORTED]
             assert await other == WHOLE
-            assert (await client.statistics()).running_peak == 1
+            assert (await client.statistics(DEADLINE)).running_peak == 1
 
-    for kind in ("inproc", "owned"):
-        with client_of(kind, EngineSettings(service_time=0.0, load_time=0.2)) as client:
-            run(check(client))
+    with client_of("inproc", EngineSettings(service_time=0.0, load_time=0.2)) as client:
+        run(check(client, lambda: None))
+    with started() as process, stopped(process), connected(process) as client:
+        run(check(client, lambda: os.kill(process.pid, signal.SIGCONT)))
 
 
 def test_after_a_shutdown_everything_pending_and_later_raises_engine_dead(long: EngineClient) -> None:
@@ -246,14 +251,14 @@ def test_a_shutdown_of_one_server_aborts_its_samples_and_no_others() -> None:
 
 
 def test_an_engine_that_does_not_answer_in_time_is_a_timeout_and_its_late_answer_is_nobodys() -> None:
-    async def check(client: MPEngineClient) -> None:
+    async def check(client: MPEngineClient, pid: int) -> None:
         assert isinstance(await raised_by(client.statistics(0.01)), TimeoutError)
+        os.kill(pid, signal.SIGCONT)
         await client.wait_until_ready(DEADLINE)
         assert (await client.statistics(DEADLINE)).running == 0
 
-    with client_of("owned", EngineSettings(load_time=0.2)) as client:
-        assert isinstance(client, MPEngineClient)
-        run(check(client))
+    with started() as process, stopped(process), connected(process) as client:
+        run(check(client, process.pid))
 
 
 def test_a_client_belongs_to_the_loop_that_used_it_first() -> None:

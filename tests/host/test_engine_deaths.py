@@ -42,6 +42,7 @@ from host.engines import (
     serve_samples,
     started,
     stopped,
+    until,
 )
 from support import DEADLINE, Crew, wait_until
 
@@ -158,7 +159,7 @@ def test_samples_of_a_process_that_is_exiting_end_before_a_newcomer_starts() -> 
         assert victim.stdin is not None
         victim.stdin.close()
         wait_until(lambda: psutil.Process(victim.pid).status() == psutil.STATUS_ZOMBIE)
-        assert (await client.statistics()).running == 3
+        assert (await client.statistics(DEADLINE)).running == 3
         async with newcomers(client, *(request(name) for name in "abc")) as started:
             await started
             counts = await client.statistics(DEADLINE)
@@ -374,8 +375,8 @@ def test_a_server_that_reads_nothing_costs_the_engine_a_bounded_amount_and_then_
         with process.connect() as connection:
             connection.settimeout(DEADLINE)
             connection.sendall(b'["generate",0,1,1000000]\n')
-            await running(client, 1)
-            await running(client, 0)
+            # It may be over before anybody has looked.
+            await until(client, lambda counts: (counts.running, counts.running_peak) == (0, 1))
             received = 0
             while more := len(connection.recv(1 << 16)):
                 received += more

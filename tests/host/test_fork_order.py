@@ -156,9 +156,13 @@ def test_warm_up_and_loading_overlap(renderer: Renderer) -> None:
 
     for load, work in ((0.8, 0.8), (0.8, 0.4), (0.4, 0.8)):
         longer, total = max(load, work), load + work
-        # A busy machine may need the difference for the fork, but hardly three times.
-        took = min(start_to_ready(load, work) for _ in range(3))
-        assert took >= longer * 0.99
+        # A busy machine may need the difference for the fork, but hardly ten times.
+        took = total
+        for _ in range(10):
+            took = start_to_ready(load, work)
+            assert took >= longer * 0.99
+            if took < (longer + total) / 2:
+                break
         assert took < (longer + total) / 2, f"{took:.3f} s is nearer to {total} s than to {longer} s"
 
 

@@ -43,6 +43,12 @@ def heard(connection: Connection) -> Any:
     return connection.recv()
 
 
+def pid_of(manager: ServerProcessManager, index: int) -> int:
+    pid = manager.pids[index]
+    assert pid is not None
+    return pid
+
+
 def held(manager: ServerProcessManager) -> int:
     """What all servers hold, as one who holds nothing sees it: word by word, and by the cap itself."""
     count = len(manager.board)
@@ -55,11 +61,16 @@ def held(manager: ServerProcessManager) -> int:
 
 @contextlib.contextmanager
 def holding(
-    report: tuple[Connection, Connection], n: int = 3, on_exit: Any = "respawn", **changed: Any
+    report: tuple[Connection, Connection],
+    n: int = 3,
+    on_exit: Any = "respawn",
+    starts: AtomicArray | None = None,
+    **changed: Any,
 ) -> Iterator[ServerProcessManager]:
     """Two servers that hold n each."""
     here, there = report
-    with ServerProcessManager(targets.hold, settings(**changed), (there, n), on_exit=on_exit) as manager:
+    arguments = there, n, starts
+    with ServerProcessManager(targets.hold, settings(**changed), arguments, on_exit=on_exit) as manager:
         first = sorted(heard(here) for _ in range(2))
         assert first == [(0, manager.pids[0], True), (1, manager.pids[1], True)]
         assert held(manager) == 2 * n
@@ -111,7 +122,8 @@ def test_a_single_server_or_no_cap_shares_no_memory_and_has_no_key_for_it(
     with ServerProcessManager(targets.tell, settings(**changed), (there,)) as manager:
         assert manager.counters is None
         assert not manager.board.shared
-        assert targets.mappings() == before
+        # Some may be gone by now: those of servers' keepers before, threads that are just ending.
+        assert set(targets.mappings()) <= set(before)
         for _ in manager.pids:
             config, _, shared, mappings = heard(here)
             assert sorted(config) == ["client_count", "client_index"]
@@ -143,13 +155,14 @@ def test_admission_off_shares_no_counters_but_the_board_of_least_loaded_accept(
 def test_what_a_server_held_is_back_when_it_ends_and_another_takes_its_index(
     report: tuple[Connection, Connection], admission: str, how: signal.Signals
 ) -> None:
-    with holding(report, admission=admission) as manager:
+    starts = AtomicArray([0, 2])
+    with holding(report, starts=starts, admission=admission) as manager:
         survivor, victim = manager.pids
-        assert victim is not None
-        os.kill(victim, how)
-        wait_until(lambda: held(manager) == 3)  # its successor needs much longer to come up
+        os.kill(pid_of(manager, 1), how)
+        wait_until(lambda: held(manager) == 3)
         wait_until(lambda: manager.board.at(1).connections is None)
 
+        starts.fetch_add(1, 1)  # its successor has waited for that
         index, pid, granted = heard(report[0])
         assert (index, granted) == (1, True)
         assert manager.pids == (survivor, pid)
@@ -180,7 +193,7 @@ def test_a_server_comes_back_ten_times_in_a_row_and_nothing_is_lost(
         survivor, victim = manager.pids
         seen = {victim}
         for _ in range(10):
-            os.kill(manager.pids[1] or 0, signal.SIGKILL)
+            os.kill(pid_of(manager, 1), signal.SIGKILL)
             index, pid, granted = heard(report[0])
             assert (index, granted) == (1, True)
             seen.add(pid)
@@ -221,7 +234,7 @@ def test_with_on_exit_stop_one_end_is_the_end_of_all(
     report: tuple[Connection, Connection], how: signal.Signals, said: str
 ) -> None:
     with holding(report, on_exit="stop") as manager:
-        os.kill(manager.pids[1] or 0, how)
+        os.kill(pid_of(manager, 1), how)
         wait_until(lambda: manager.ended)
         assert manager.failure == said
         assert manager.pids == (None, None)
@@ -234,7 +247,7 @@ def test_a_crash_loop_is_backed_off_and_said(caplog: pytest.LogCaptureFixture) -
     with ServerProcessManager(
         targets.crash_after_the_first, settings(workers=1), (starts, 3)
     ) as manager:
-        os.kill(manager.pids[0] or 0, signal.SIGKILL)
+        os.kill(pid_of(manager, 0), signal.SIGKILL)
         wait_until(lambda: any("serves again" in line for line in caplog.messages))
 
     assert starts[0] == 5

@@ -14,7 +14,7 @@ from gatecount.frontend.errors import StartError
 from gatecount.frontend.manager import ServerProcessManager
 from host import targets
 from host.targets import alive, settings
-from support import wait_until
+from support import DEADLINE, wait_until
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,10 @@ def test_an_engine_that_ends_while_it_loads_is_the_reason_given_and_not_its_serv
     assert multiprocessing.active_children() == []
 
 
-def test_a_server_that_ends_a_moment_before_the_engine_is_not_the_reason_given() -> None:
+def test_a_server_that_ends_a_moment_before_the_engine_is_not_the_reason_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "ENGINE_FIRST", DEADLINE)  # however long a moment is
     engine = PretendedEngine()
     manager = ServerProcessManager(
         targets.fail_at, settings(workers=1), (0, "exit code 3"), engine=engine

@@ -10,6 +10,8 @@ import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,23 @@ def all_serve(served: Served, count: int) -> None:
     wait_until(lambda: sorted(served.connections()) == list(range(count)))
 
 
+@contextmanager
+def stopped(*processes: psutil.Process) -> Iterator[None]:
+    """Let processes sleep through the block, so that others do what there is to do."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+async def one_by_one(held: Held, times: int) -> Counter[int]:
+    """Send so many requests, each when the one before was answered; count the statuses."""
+    return Counter([status for _ in range(times) for status in await held.ask()])
+
+
 @pytest.mark.parametrize(
     ("mode", "how"),
     [("hard", signal.SIGKILL), ("hard", signal.SIGTERM), ("approximate", signal.SIGKILL)],
@@ -38,16 +57,21 @@ def test_what_a_dead_server_held_serves_others_and_another_takes_its_index(
     async def die(served: Served) -> None:
         async with session() as client:
             held, later = Held(client, served.url), Held(client, served.url)
-            assert Counter(await held.ask(12)) == {200: 8, 503: 4}
-            victim = served.servers()[1]
+            servers = served.servers()
+            victim = servers.pop(1)
+            # Of the 8 places it gets 3 and the others 5, however quick each of them is. Asked for one
+            # after the other, they are 8 with an approximate cap, too.
+            with stopped(*servers):
+                assert await one_by_one(held, 3) == {200: 3}
+            with stopped(victim):
+                assert await one_by_one(held, 9) == {200: 5, 503: 4}
             victim.send_signal(how)
             await in_thread(victim.wait, DEADLINE)
             # What it held is back, be it already or in a moment.
-            kept = await in_thread(wait_until, lambda: served.in_flight() % 8)
+            await in_thread(wait_until, lambda: served.in_flight() == 5)
             await in_thread(all_serve, served, 4)
-            assert await in_thread(served.in_flight) == kept
-            statuses = Counter(await later.ask(12))
-            assert statuses == {200: 8 - kept, 503: 4 + kept}
+            assert await in_thread(served.in_flight) == 5
+            assert await one_by_one(later, 12) == {200: 3, 503: 9}
             assert await in_thread(served.peak) == 8
             held.let_go()
             later.let_go()
@@ -252,6 +276,8 @@ def test_an_app_that_ends_its_server_with_exit_code_0_gets_another(tmp_path: Pat
         before = {process.pid for process in served.spawned()}
         with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
             served.get("/exit")  # while it holds the only place
+        # The row of the one that has ended shows it until the parent has seen it.
+        wait_until(lambda: len(there := {one.pid for one in served.spawned()}) == 2 and there != before)
         all_serve(served, 2)
         wait_until(lambda: served.get("/")[0] == 200)
         after = {process.pid for process in served.spawned()}
@@ -316,7 +342,7 @@ def test_servers_leave_ctrl_c_to_their_parent() -> None:
         before = served.spawned()
         for process in before:
             process.send_signal(signal.SIGINT)
-        assert served.get("/health")[0] == 200
+        served.is_well()
         assert served.end() == (0, "peak running 0, limit 2: overshoot 0\n", "")
 
 

@@ -114,7 +114,7 @@ def test_a_ctrl_c_that_was_ignored_from_the_start_stays_ignored() -> None:
     with Served("--workers", "1", ignore_sigint=True) as served:
         served.until_ready()
         os.killpg(served.process.pid, signal.SIGINT)
-        assert served.get("/health")[0] == 200
+        served.is_well()
         assert served.end()[0] == 0
 
 

@@ -169,7 +169,7 @@ def test_when_the_engine_is_killed_everybody_is_told_and_everything_is_freed(hos
     ):
         streaming.read_until(b"data: ")
         wait_until(lambda: metric(server.url, "gatecount_engine_running") == 6)
-        assert get(server.url, "/health").json() == {"status": "ok"}
+        wait_until(lambda: get(server.url, "/health").json() == {"status": "ok"})
         assert client._owned is not None
         os.kill(client._owned.pid, signal.SIGKILL)
         last = streaming.read_until(b'"code"')
@@ -195,7 +195,7 @@ def test_health_says_so_while_the_engine_does_not_answer(hosts: ExitStack) -> No
     with stopped(client._owned):
         message = refusal_of(get(server.url, "/health"), 503)
         assert message == "The engine does not answer."
-    assert get(server.url, "/health").json() == {"status": "ok"}
+    wait_until(lambda: get(server.url, "/health").json() == {"status": "ok"})
 
 
 def test_when_the_engine_dies_between_the_two_tests_the_reservation_comes_back(hosts: ExitStack) -> None:

@@ -271,7 +271,7 @@ def test_with_nothing_to_warm_it_does_nothing_and_starts_no_thread(
     client.shutdown()
     assert warmup.join()
     assert (diary.entries, counted.submitted) == ([], 0)
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_what_was_never_started_is_not_waited_for(diary: Diary, renderer: Renderer) -> None:
@@ -315,6 +315,7 @@ def test_work_dropped_by_a_shutdown_of_the_executor_is_not_waited_for(
     dropped = BackgroundWarmup([diary.step("b")], renderer.executor)
     first.start()
     dropped.start()
+    wait_until(lambda: diary.entries == ["a"])  # or it would be dropped, too
     renderer.executor.shutdown(wait=False, cancel_futures=True)
     diary.may_end.set()
     assert dropped.join()

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from gatecount import AtomicArray, Gate, GateFull, GateTimeout
+from processes.workers import meet
 from support import DEADLINE, Crew, Remote, python, scaled, wait_for_end, wait_until
 from waiters import waiting
 
@@ -182,20 +183,31 @@ def refusal(gate: Gate) -> type[Exception]:
 
 
 def compete(gate: Gate, words: AtomicArray, rounds: int) -> None:
-    for _ in range(rounds):
-        with contextlib.suppress(GateFull, GateTimeout):
-            gate.acquire(timeout=0.001, max_waiting=2)
+    """Come in the same instant as the others, round after round; count those who may not wait."""
+    for number in range(1, rounds + 1):
+        meet(words, 0, 6 * number)
+        try:
+            gate.acquire(timeout=2 * DEADLINE, max_waiting=2)
+        except GateFull:
+            words.fetch_add(8, 1)
+        else:
             gate.release()
-        if waiting(gate) > 2:
-            words.fetch_add(0, 1)
+        meet(words, 16, 6 * number)
 
 
 def test_never_more_wait_than_may_even_if_all_come_at_once(hard: Gate, crew: Crew) -> None:
-    words = AtomicArray(1)
+    """What is counted as waiting tells too much for an instant: of those who are about to be refused."""
+    words, rounds = AtomicArray(24), scaled(300)
     for _ in range(5):
-        crew.start(compete, hard, words, scaled(300))
+        crew.start(compete, hard, words, rounds)
+    for number in range(1, rounds + 1):
+        refused = words[8]
+        hard.acquire()
+        meet(words, 0, 6 * number)
+        wait_until(lambda refused=refused: words[8] >= refused + 3)
+        hard.release()
+        meet(words, 16, 6 * number)
     crew.join()
-    assert words[0] == 0
     assert waiting(hard) == 0
     told = hard.statistics().caps["requests"]
     assert told.refused == sum(told.refused_by.values())

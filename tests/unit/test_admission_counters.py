@@ -112,17 +112,22 @@ def test_a_segment_takes_at_most_200_bytes_per_client_and_4_kib(clients: int) ->
 
 
 def test_buffers_that_are_dropped_leave_no_descriptor_and_no_mapping() -> None:
+    def open_now() -> tuple[int, int]:
+        maps = process.memory_maps(grouped=False)
+        return process.num_fds(), sum("memfd:gatecount" in one.path for one in maps)
+
     process = psutil.Process()
     gc.collect()
-    before = process.num_fds()
+    descriptors, mappings = open_now()
     for _ in range(100):
         buffer = AdmissionCounters(client_count=2, limit=2)
         assert stats_over(buffer, 1).try_reserve()
         assert stats_over(buffer, 0).try_reserve()
     del buffer
     gc.collect()
-    assert process.num_fds() == before
-    assert not [m for m in process.memory_maps(grouped=False) if "memfd:gatecount" in m.path]
+    # No more than were there: of the tests before, a thread may just be ending.
+    assert open_now()[0] <= descriptors
+    assert open_now()[1] <= mappings
 
 
 def test_its_repr_tells_what_is_in_flight() -> None:

@@ -269,7 +269,7 @@ def test_gates_that_are_closed_or_dropped_leave_no_descriptor(gate_name: str) ->
             gate.close()
     del gate
     gc.collect()
-    assert process.num_fds() == before
+    assert process.num_fds() <= before  # a thread of a test before may just be ending
 
 
 # Threads

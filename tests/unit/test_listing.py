@@ -58,7 +58,6 @@ def test_what_is_no_gate_is_told_of_as_such_and_at_once(gate_name: str) -> None:
     }
     directory = path_of(f"{gate_name}-directory")
     spoken = path_of(f"{gate_name}-a b\x1b[31m")
-    began = time.monotonic()
     try:
         path["cut"].write_bytes(whole[:-1])
         path["empty"].touch()
@@ -69,6 +68,11 @@ def test_what_is_no_gate_is_told_of_as_such_and_at_once(gate_name: str) -> None:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(str(path["socket"]))
         told = found(gate_name)
+        seconds = []
+        while not seconds or (min(seconds) >= 0.9 and len(seconds) < 5):  # a busy machine may take long
+            began = time.monotonic()
+            found(gate_name)
+            seconds.append(time.monotonic() - began)
     finally:
         for file in (*path.values(), spoken):
             file.unlink(missing_ok=True)
@@ -80,7 +84,7 @@ def test_what_is_no_gate_is_told_of_as_such_and_at_once(gate_name: str) -> None:
         assert one.statistics is None
     assert "truncated" in str(told[f"{gate_name}-cut"].problem)
     assert "name" in str(told[f"{gate_name}-a b\x1b[31m"].problem)
-    assert time.monotonic() - began < 0.9, "it waited for a file that nobody finishes"
+    assert min(seconds) < 0.9, "it waited for a file that nobody finishes"
 
 
 def _bytes_of_a_gate(name: str) -> bytes:

@@ -64,7 +64,7 @@ def test_room_is_taken_at_once_and_without_a_thread(gate: Gate) -> None:
             assert isinstance(permit, Permit)
             assert dict(permit.amounts) == {"requests": 1, "tokens": 90}
             assert (gate.held(), gate.held(cap="tokens")) == (2, 93)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
 
     before = threading.active_count()
     asyncio.run(main())
@@ -218,17 +218,27 @@ def test_a_task_cancelled_as_it_is_granted_gives_the_permit_to_the_next(gate: Ga
 
 
 def test_a_task_whose_time_is_up_as_it_is_granted_has_it(gate: Gate) -> None:
-    async def main() -> None:
+    async def was_granted(seconds: float) -> bool:
         await gate.acquire_async(2)
-        (task,) = await tasks_in_line(gate, gate.acquire_async(timeout=0.05))
+        task = asyncio.ensure_future(gate.acquire_async(timeout=seconds))
+        await until(lambda: waiting(gate) == 1 or task.done())
         gate.release()
+        if task.done():  # its time was up before anybody saw it wait
+            assert isinstance(task.exception(), GateTimeout)
+            gate.release()
+            return False
         wait_until(lambda: waiting(gate) == 0)
-        time.sleep(0.1)  # the loop stands still until the time is up
+        time.sleep(2 * seconds)  # the loop stands still until the time is up
         await task
+        return True
 
-    asyncio.run(main())
+    # A busy machine may let the time go by, but hardly as much as that.
+    late = 0
+    while not asyncio.run(was_granted(0.05 * 10**late)):
+        late += 1
+        assert late < 3
     assert gate.held() == 2
-    assert gate.statistics().caps["requests"].refused == 0
+    assert gate.statistics().caps["requests"].refused == late
 
 
 def test_a_storm_of_cancels_and_timeouts_keeps_every_count(gate: Gate) -> None:
@@ -379,10 +389,12 @@ def test_a_child_forked_from_a_waiting_loop_waits_for_itself(gate: Gate) -> None
 def test_a_waiting_loop_takes_next_to_no_processor_time(gate: Gate) -> None:
     async def main() -> None:
         await gate.acquire_async(2)
-        tasks = await tasks_in_line(gate, *(gate.acquire_async(timeout=1.2) for _ in range(20)))
+        tasks = await tasks_in_line(gate, *(gate.acquire_async(timeout=DEADLINE) for _ in range(20)))
         before = time.process_time()
         await asyncio.sleep(1)
         assert time.process_time() - before < 0.1
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(main())

@@ -39,16 +39,43 @@ def alarm() -> Iterator[Callable[[float], object]]:
     signal.signal(signal.SIGALRM, before)
 
 
+Handler = Callable[[Callable[[], object], int], object]
+
+
+@pytest.fixture
+def handler(gate: Gate) -> Iterator[Handler]:
+    """Set what a signal handler does, once so many wait: the call that is to be interrupted, too."""
+
+    def set_handler(work: Callable[[], object], count: int) -> None:
+        def handle(number: int, frame: object) -> None:
+            if waiting(gate) < count:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+            else:
+                work()
+
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield set_handler
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def raise_interrupt() -> None:
+    raise Interrupt
+
+
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_a_signal_handler_that_raises_ends_the_wait_at_once(
-    gate: Gate, alarm: Callable[[float], object], place: str
+    gate: Gate, handler: Handler, place: str
 ) -> None:
     gate.acquire(2)
     outcomes = Outcomes()
     ahead = {"ahead": lambda: gate.acquire(timeout=DEADLINE)} if place == "second" else {}
     threads = line_up(gate, outcomes, ahead)
     began = time.monotonic()
-    alarm(0.05)
+    handler(raise_interrupt, 1 + len(threads))
     with pytest.raises(Interrupt):
         gate.acquire(timeout=DEADLINE)
     assert time.monotonic() - began < DEADLINE / 2
@@ -58,23 +85,9 @@ def test_a_signal_handler_that_raises_ends_the_wait_at_once(
     assert gate.held() == 1 + len(threads)
 
 
-@pytest.fixture
-def handler() -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Set what a signal handler does, soon."""
-
-    def set_handler(work: Callable[[], object]) -> None:
-        signal.signal(signal.SIGALRM, lambda number, frame: work())
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-
-    before = signal.getsignal(signal.SIGALRM)
-    yield set_handler
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_a_handler_that_waits_comes_before_the_wait_that_it_interrupts(
-    gate: Gate, handler: Callable[[Callable[[], object]], object], place: str
+    gate: Gate, handler: Handler, place: str
 ) -> None:
     gate.acquire(2)
     outcomes = Outcomes()
@@ -90,7 +103,7 @@ def test_a_handler_that_waits_comes_before_the_wait_that_it_interrupts(
         wait_until(lambda: waiting(gate) == 2 + len(threads))
         gate.release(2)
 
-    handler(lambda: outcomes.of("handler", take["handler"]))
+    handler(lambda: outcomes.of("handler", take["handler"]), 2 + len(threads))  # the one behind, too
     follower = start(follow)
     outcomes.of("interrupted", take["interrupted"])
     join(follower, *threads)
@@ -157,7 +170,7 @@ def test_a_child_forked_while_others_wait_has_no_waiter(gate: Gate) -> None:
 
 
 def test_a_child_forked_in_mid_wait_that_waits_no_more_leaves_its_parents_place_alone(
-    gate: Gate, handler: Callable[[Callable[[], object]], object]
+    gate: Gate, handler: Handler
 ) -> None:
     gate.acquire(2)
     parent, codes = os.getpid(), list[int]()
@@ -170,7 +183,7 @@ def test_a_child_forked_in_mid_wait_that_waits_no_more_leaves_its_parents_place_
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         gate.release()
 
-    handler(fork)
+    handler(fork, 1)
     try:
         gate.acquire(timeout=DEADLINE)
     finally:
@@ -182,7 +195,7 @@ def test_a_child_forked_in_mid_wait_that_waits_no_more_leaves_its_parents_place_
 
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_a_child_forked_by_a_handler_in_mid_wait_goes_on_waiting_for_itself(
-    gate: Gate, place: str
+    gate: Gate, handler: Handler, place: str
 ) -> None:
     gate.acquire(2)
     outcomes = Outcomes()
@@ -196,16 +209,14 @@ def test_a_child_forked_by_a_handler_in_mid_wait_goes_on_waiting_for_itself(
 
     expected = [1 + len(threads), 1]
     threads.append(start(make_room_for_all))
-    before = signal.signal(signal.SIGALRM, lambda number, frame: children.append(os.fork()))
     code = 1
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        handler(lambda: children.append(os.fork()), expected[0])
         gate.acquire(timeout=DEADLINE)
         code = 0 if gate.held() == 1 else 2
     finally:
         if os.getpid() != parent:
             os._exit(code)
-        signal.signal(signal.SIGALRM, before)
     (child,) = children
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     join(*threads)

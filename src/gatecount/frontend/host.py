@@ -23,6 +23,8 @@ from gatecount.listening import CannotListen, listen, url
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 HASTE: Final = 1.0
 """Seconds that servers which do not serve yet have to end."""
+LAST_WORD: Final = 3.0
+"""Seconds that the engine has to tell its peak in, when all servers have ended."""
 
 
 class ServiceEnded(StartError):
@@ -175,6 +177,6 @@ def report_peak(settings: ServeSettings, engine: EngineProcess, say: Callable[[s
 async def _statistics(engine: EngineProcess) -> EngineStatistics:
     client = MPEngineClient(engine)
     try:
-        return await client.statistics()
+        return await client.statistics(LAST_WORD)
     finally:
         client.shutdown()

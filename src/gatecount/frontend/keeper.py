@@ -32,6 +32,9 @@ from gatecount.interrupts import blocked
 SETTLED: Final = 5.0
 """Seconds that a server has served after which its end is not one more of a row of ends."""
 
+ENGINE_FIRST: Final = 0.5
+"""Seconds in which the engine's end is seen if a server's own, during the start, comes from it."""
+
 AT_ONCE: Final = 2 * (os.cpu_count() or 1) + 2
 """Servers that start at the same time, each beginning its time; more would only slow each other down."""
 
@@ -322,7 +325,7 @@ class Keeper:
         """Return why the engine has ended, if it has: the reason behind whatever a server says."""
         engine = self._engine
         starting = not self.all_ready.is_set
-        if engine is None or not connection.wait([engine.sentinel], 0.5 if starting else 0):
+        if engine is None or not connection.wait([engine.sentinel], ENGINE_FIRST if starting else 0):
             return None
         if starting:
             try:
