@@ -1,9 +1,13 @@
-"""What the tests of waiting share: threads that come to wait one by one, and what becomes of them."""
+"""What the tests of waiting share: threads and tasks that come to wait, and what becomes of them."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gatecount import Gate
@@ -49,3 +53,31 @@ def line_up(gate: Gate, outcomes: Outcomes, calls: dict[Any, Callable[[], object
         threads.append(start(outcomes.of, name, call))
         wait_until(lambda before=before: waiting(gate) == before + 1)
     return threads
+
+
+@contextmanager
+def gate_without_traces(mode: Any) -> Iterator[Gate]:
+    """A gate of 2 requests and 100 tokens; at its end nobody may wait, and its threads have to end."""
+    # The test runner may have some that Python does not count.
+    threads = len(os.listdir("/proc/self/task"))
+    with Gate.create(limits={"requests": 2, "tokens": 100}, slots=4, mode=mode) as made:
+        yield made
+        assert (waiting(made) if not made.closed else 0) == 0
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def tasks_in_line(gate: Gate, *calls: Awaitable[Any]) -> list[asyncio.Task[Any]]:
+    """Start a task for each call, one after the other has come to wait."""
+    tasks = []
+    for call in calls:
+        before = waiting(gate)
+        tasks.append(asyncio.ensure_future(call))
+        await until(lambda before=before: waiting(gate) == before + 1)
+    return tasks  # type: ignore[return-value]

@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gatecount import Gate, GateClosed, GateFull, GateTimeout, Permit
+from gatecount import Gate, GateFull, GateTimeout, Permit
 from support import DEADLINE, scaled, wait_until
-from waiters import Outcomes, join, line_up, start, waiting
-
-LIMITS = {"requests": 2, "tokens": 100}
+from waiters import Outcomes, gate_without_traces, join, line_up, start, tasks_in_line, until, waiting
 
 
 @pytest.fixture(params=["hard", "approximate"])
 def gate(request: pytest.FixtureRequest) -> Iterator[Gate]:
-    threads = len(
-        os.listdir("/proc/self/task")
-    )  # the test runner may have some that Python does not count
-    with Gate.create(limits=LIMITS, slots=4, mode=request.param) as made:
+    with gate_without_traces(request.param) as made:
         yield made
-        assert (waiting(made) if not made.closed else 0) == 0
-    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads, 10)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
-
-
-async def tasks_in_line(gate: Gate, *calls: Awaitable[Any]) -> list[asyncio.Task[Any]]:
-    """Start a task for each call, one after the other has come to wait."""
-    tasks = []
-    for call in calls:
-        before = waiting(gate)
-        tasks.append(asyncio.ensure_future(call))
-        await until(lambda before=before: waiting(gate) == before + 1)
-    return tasks  # type: ignore[return-value]
 
 
 def complaints() -> list[dict[str, Any]]:
@@ -269,135 +244,6 @@ def test_a_storm_of_cancels_and_timeouts_keeps_every_count(gate: Gate) -> None:
     told = gate.statistics().caps["requests"]
     assert (told.in_flight, told.repairs) == (0, 0)
     assert tally["timed out"] == told.refused_by["timeout"]
-
-
-def test_loops_of_several_threads_share_a_line(gate: Gate) -> None:
-    outcomes = Outcomes()
-    gate.acquire(2)
-
-    def run(name: str) -> Callable[[], None]:
-        return lambda: asyncio.run(gate.acquire_async(timeout=DEADLINE))
-
-    threads = line_up(gate, outcomes, {name: run(name) for name in ("a", "b", "c")})
-    for count in range(3):
-        gate.release()
-        wait_until(lambda count=count: len(outcomes.list) == count + 1)
-    join(*threads)
-    assert outcomes.list == ["a", "b", "c"]
-
-
-def test_closing_the_gate_ends_every_wait(gate: Gate) -> None:
-    async def main() -> None:
-        await gate.acquire_async(2)
-        tasks = await tasks_in_line(gate, *(gate.acquire_async() for _ in range(3)))
-        gate.close()
-        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), DEADLINE)
-        assert [type(outcome) for outcome in outcomes] == [GateClosed] * 3
-
-    asyncio.run(main())
-
-
-def test_a_loop_that_ends_takes_its_waiters_with_it(gate: Gate) -> None:
-    gate.acquire(2)
-
-    async def leave_some() -> None:
-        await tasks_in_line(gate, gate.acquire_async(), gate.acquire_async())
-
-    asyncio.run(leave_some())  # cancels them
-    assert waiting(gate) == 0
-
-
-def test_a_loop_closed_over_its_waiters_keeps_no_permit_from_others(gate: Gate) -> None:
-    gate.acquire(2)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(gate.acquire_async(2))
-    loop.run_until_complete(until(lambda: waiting(gate) == 1))
-    loop.close()
-    gate.release()  # one, when it wanted two
-    gate.acquire(timeout=DEADLINE)
-    assert waiting(gate) == 0
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    del task
-    gc.collect()
-    assert gate.held() == 2
-
-
-class LooksOpen(asyncio.SelectorEventLoop):
-    """A loop that the watcher takes for open: it is closed right after the look."""
-
-    def is_closed(self) -> bool:
-        return super().is_closed() and threading.current_thread() is threading.main_thread()
-
-
-def test_a_loop_closed_as_its_waiter_is_granted_gives_the_permit_back(gate: Gate) -> None:
-    gate.acquire(2)
-    loop = LooksOpen()
-    task = loop.create_task(gate.acquire_async(2))
-    loop.run_until_complete(until(lambda: waiting(gate) == 1))
-    loop.close()
-    gate.release(2)
-    gate.acquire(2, timeout=DEADLINE)
-    assert (gate.held(), waiting(gate)) == (2, 0)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def test_a_refusal_that_a_dropped_task_has_not_seen_is_not_complained_of(gate: Gate) -> None:
-    gate.acquire(2)
-    loop = asyncio.new_event_loop()
-    collected: list[dict[str, Any]] = []
-    loop.set_exception_handler(lambda _loop, context: collected.append(context))
-    task: Any = loop.create_task(gate.acquire_async(2))
-    loop.run_until_complete(until(lambda: waiting(gate) == 1))
-    gate.set_limit("requests", 1)
-
-    def told() -> bool:
-        """Let the loop turn once: it is told in the turn before the one that would wake the task."""
-        loop.call_soon(loop.stop)
-        loop.run_forever()
-        return bool(task._fut_waiter.done())
-
-    wait_until(told)
-    loop.close()
-    task._log_destroy_pending = False
-    task = None
-    gc.collect()
-    assert collected == []
-
-
-def test_a_child_forked_from_a_waiting_loop_waits_for_itself(gate: Gate) -> None:
-    async def main() -> None:
-        await gate.acquire_async(2)
-        (task,) = await tasks_in_line(gate, gate.acquire_async(timeout=DEADLINE))
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                with pytest.raises(GateTimeout):
-                    gate.acquire(timeout=0.05)
-                code = 7 if gate.held() == 0 and waiting(gate) == 1 else 2
-                gate.close()
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        gate.release(2)
-        await task
-        assert gate.held() == 1
-
-    asyncio.run(main())
-
-
-def test_a_waiting_loop_takes_next_to_no_processor_time(gate: Gate) -> None:
-    async def main() -> None:
-        await gate.acquire_async(2)
-        tasks = await tasks_in_line(gate, *(gate.acquire_async(timeout=DEADLINE) for _ in range(20)))
-        before = time.process_time()
-        await asyncio.sleep(1)
-        assert time.process_time() - before < 0.1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(main())
 
 
 def test_a_task_is_woken_by_a_thread_and_a_thread_by_a_task(gate: Gate) -> None:
