@@ -33,16 +33,22 @@ class Held:
             line = socket.create_connection((HOST, self._server.port), timeout=DEADLINE)
             line.sendall(_HEAD)
             # Either it is answered at once, which is a refusal, or it is held.
-            wait_until(lambda: seen.held > before or select.select([line], [], [], 0)[0])  # noqa: B023
+            wait_until(lambda: seen.held > before or self._answered([line, *self._lines]))  # noqa: B023
+            assert not self._answered(self._lines), "a request that was held is no more"
             if seen.held > before:
                 self._lines.append(line)
             else:
                 line.close()
 
+    @staticmethod
+    def _answered(lines: list[socket.socket]) -> list[socket.socket]:
+        """Return those on which there is something to read, or their end."""
+        return select.select(lines, [], [], 0)[0]
+
     def lose(self, count: int) -> None:
         """Let so many go unanswered: their worker was killed."""
-        wait_until(lambda: len(select.select(self._lines, [], [], 0)[0]) >= count)
-        lost = select.select(self._lines, [], [], 0)[0]
+        wait_until(lambda: len(self._answered(self._lines)) >= count)
+        lost = self._answered(self._lines)
         for line in lost:
             with line, suppress(ConnectionError):
                 assert line.recv(1) == b""

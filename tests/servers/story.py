@@ -61,7 +61,8 @@ def all_answer(server: Server, gate: Gate, count: int) -> None:
     """Wait until so many workers or more own slots, and each has answered or runs something.
 
     A signal to one that is just starting may be lost on it: in the end it is killed then, with whatever
-    it runs.
+    it runs. Or it comes up, takes requests, and is ended only then: no new one, though it was none of
+    the old.
     """
     answered = set()
 
@@ -75,15 +76,15 @@ def all_answer(server: Server, gate: Gate, count: int) -> None:
     wait_until(asked)
 
 
-def through_a_kill_and_a_reload(server: Server, gate: Gate, *, overlap: int) -> None:
+def through_a_kill_and_a_reload(server: Server, gate: Gate, *, workers: int, overlap: int) -> None:
     """Under load: the limit is reached, a worker is killed, the others are replaced by SIGHUP.
 
-    overlap is how many new workers there must be while the old ones still run what they have; with 0
-    the old ones end first.
+    workers is how many there are. overlap is how many new ones there must be while the old ones still
+    run what they have; with 0 the old ones end first.
     """
     with Held(server) as held, load(server) as answers:
+        all_answer(server, gate, workers)
         full(server, gate, held)
-        workers = len(owners(gate))
         lost = kill_one(server, gate, held)
         all_answer(server, gate, workers)
         full(server, gate, held)

@@ -37,5 +37,5 @@ def test_the_limit_is_one_under_load_through_a_kill_and_a_reload(
     server = serve(PAGE)
     server.start(command, options(workers, f"{arguments} {preload}"))
     with Gate.open(server.name) as gate:
-        through_a_kill_and_a_reload(server, gate, overlap=2)
+        through_a_kill_and_a_reload(server, gate, workers=workers, overlap=2)
         server.stop()

@@ -9,7 +9,7 @@ from gatecount import Gate
 from servers.clients import Held, load
 from servers.pages import Page
 from servers.running import Server
-from servers.story import busiest, everything_is_back, full, owners, reloaded, requests
+from servers.story import all_answer, busiest, everything_is_back, full, owners, reloaded, requests
 from support import path_of
 
 PAGE = Page("hypercorn")
@@ -22,6 +22,7 @@ def test_the_limit_is_one_under_load_and_through_a_reload(serve: Callable[..., S
     server.start(COMMAND, OPTIONS)
     with Gate.open(server.name) as gate:
         with Held(server) as held, load(server) as answers:
+            all_answer(server, gate, 2)
             full(server, gate, held)
             old = owners(gate)
             server.signal(signal.SIGHUP)

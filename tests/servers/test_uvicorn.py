@@ -16,5 +16,5 @@ def test_the_limit_is_one_under_load_through_a_kill_and_a_reload(serve: Callable
     server = serve(PAGE, interface="asgi")
     server.start(PAGE.command("python serve.py"), {"WEB_CONCURRENCY": "2"})
     with Gate.open(server.name) as gate:
-        through_a_kill_and_a_reload(server, gate, overlap=1)
+        through_a_kill_and_a_reload(server, gate, workers=2, overlap=1)
         server.stop()

@@ -26,7 +26,7 @@ def test_the_limit_is_one_under_load_through_a_kill_and_a_reload(serve: Callable
     server.start(COMMAND, OPTIONS)
     with Gate.open(server.name) as gate:
         wait_until(lambda: len(owners(gate)) == 4, 15.0)  # asked or not
-        through_a_kill_and_a_reload(server, gate, overlap=0)
+        through_a_kill_and_a_reload(server, gate, workers=4, overlap=0)
         server.signal(signal.SIGTERM)
         server.end()
         assert path_of(server.name).exists()
