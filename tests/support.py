@@ -12,6 +12,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import psutil
+
 from gatecount import Gate, GateFull, Permit
 from gatecount._core import DIRECTORY
 
@@ -21,6 +23,13 @@ DEADLINE = 60.0
 """Seconds after which something that should happen will not; never reached by a test that passes."""
 
 START_METHODS = ("fork", "spawn", "forkserver")
+
+
+def descriptors_and_mappings() -> tuple[int, int]:
+    """Return how many descriptors this process has open, and how many mappings of unnamed segments."""
+    process = psutil.Process()
+    maps = process.memory_maps(grouped=False)
+    return process.num_fds(), sum("memfd:gatecount" in one.path for one in maps)
 
 
 def scaled(count: int) -> int:

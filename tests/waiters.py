@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gatecount import Gate
+import pytest
+
+from gatecount import Gate, GateTimeout
 from support import DEADLINE, wait_until
 
 
@@ -53,6 +55,21 @@ def line_up(gate: Gate, outcomes: Outcomes, calls: dict[Any, Callable[[], object
         threads.append(start(outcomes.of, name, call))
         wait_until(lambda before=before: waiting(gate) == before + 1)
     return threads
+
+
+def code_of_a_child_that_waits(gate: Gate, others: int) -> int:
+    """Fork, and let the child wait in vain; 7 if it holds nothing then and so many others wait."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(GateTimeout):
+                gate.acquire(timeout=0.05)
+            code = 7 if gate.held() == 0 and waiting(gate) == others else 2
+            gate.close()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @contextmanager

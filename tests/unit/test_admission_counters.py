@@ -6,11 +6,10 @@ import gc
 import os
 from typing import Any
 
-import psutil
 import pytest
 
 from gatecount import AdmissionCounters, SharedAdmissionStats, _core
-from support import mapping_of
+from support import descriptors_and_mappings, mapping_of
 
 
 def stats_over(buffer: AdmissionCounters, index: int = 0) -> SharedAdmissionStats:
@@ -112,13 +111,8 @@ def test_a_segment_takes_at_most_200_bytes_per_client_and_4_kib(clients: int) ->
 
 
 def test_buffers_that_are_dropped_leave_no_descriptor_and_no_mapping() -> None:
-    def open_now() -> tuple[int, int]:
-        maps = process.memory_maps(grouped=False)
-        return process.num_fds(), sum("memfd:gatecount" in one.path for one in maps)
-
-    process = psutil.Process()
     gc.collect()
-    descriptors, mappings = open_now()
+    descriptors, mappings = descriptors_and_mappings()
     for _ in range(100):
         buffer = AdmissionCounters(client_count=2, limit=2)
         assert stats_over(buffer, 1).try_reserve()
@@ -126,8 +120,8 @@ def test_buffers_that_are_dropped_leave_no_descriptor_and_no_mapping() -> None:
     del buffer
     gc.collect()
     # No more than were there: of the tests before, a thread may just be ending.
-    assert open_now()[0] <= descriptors
-    assert open_now()[1] <= mappings
+    assert descriptors_and_mappings()[0] <= descriptors
+    assert descriptors_and_mappings()[1] <= mappings
 
 
 def test_its_repr_tells_what_is_in_flight() -> None:

@@ -6,11 +6,10 @@ import gc
 import os
 from typing import Any
 
-import psutil
 import pytest
 
 from gatecount import AtomicArray
-from support import Crew, mapping_of, scaled
+from support import Crew, descriptors_and_mappings, mapping_of, scaled
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
@@ -178,20 +177,15 @@ def test_the_memory_has_no_name_and_cannot_be_resized() -> None:
 
 
 def test_arrays_that_are_dropped_leave_no_descriptor_and_no_mapping() -> None:
-    def open_now() -> tuple[int, int]:
-        maps = process.memory_maps(grouped=False)
-        return process.num_fds(), sum("memfd:gatecount" in one.path for one in maps)
-
-    process = psutil.Process()
     AtomicArray(1)
     gc.collect()
-    descriptors, mappings = open_now()
+    descriptors, mappings = descriptors_and_mappings()
     for _ in range(300):
         AtomicArray(1)
     gc.collect()
     # No more than were there: of the tests before, a thread may just be ending.
-    assert open_now()[0] <= descriptors
-    assert open_now()[1] <= mappings
+    assert descriptors_and_mappings()[0] <= descriptors
+    assert descriptors_and_mappings()[1] <= mappings
 
 
 def test_a_subclass_is_built_by_the_same_arguments() -> None:

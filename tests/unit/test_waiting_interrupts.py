@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gatecount import Gate, GateTimeout
+from gatecount import Gate
 from support import DEADLINE, scaled, wait_until
-from waiters import Outcomes, join, line_up, start, waiting
+from waiters import Outcomes, code_of_a_child_that_waits, join, line_up, start, waiting
 
 LIMITS = {"requests": 2, "tokens": 100}
 
@@ -152,17 +152,7 @@ def test_a_child_forked_while_others_wait_has_no_waiter(gate: Gate) -> None:
     gate.acquire(2)
     outcomes = Outcomes()
     threads = line_up(gate, outcomes, {i: lambda: gate.acquire(timeout=DEADLINE) for i in range(2)})
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(GateTimeout):
-                gate.acquire(timeout=0.05)
-            code = 7 if waiting(gate) == 2 and gate.held() == 0 else 2
-            gate.close()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert code_of_a_child_that_waits(gate, 2) == 7
     assert waiting(gate) == 2
     gate.release(2)
     join(*threads)

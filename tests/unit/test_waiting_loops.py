@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from gatecount import Gate, GateClosed, GateTimeout
+from gatecount import Gate, GateClosed
 from support import DEADLINE, wait_until
-from waiters import Outcomes, gate_without_traces, join, line_up, tasks_in_line, until, waiting
+from waiters import (
+    Outcomes,
+    code_of_a_child_that_waits,
+    gate_without_traces,
+    join,
+    line_up,
+    tasks_in_line,
+    until,
+    waiting,
+)
 
 
 @pytest.fixture(params=["hard", "approximate"])
@@ -120,17 +128,7 @@ def test_a_child_forked_from_a_waiting_loop_waits_for_itself(gate: Gate) -> None
     async def main() -> None:
         await gate.acquire_async(2)
         (task,) = await tasks_in_line(gate, gate.acquire_async(timeout=DEADLINE))
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                with pytest.raises(GateTimeout):
-                    gate.acquire(timeout=0.05)
-                code = 7 if gate.held() == 0 and waiting(gate) == 1 else 2
-                gate.close()
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert code_of_a_child_that_waits(gate, 1) == 7
         gate.release(2)
         await task
         assert gate.held() == 1

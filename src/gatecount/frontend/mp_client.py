@@ -36,7 +36,7 @@ class MPEngineClient:
         """Start an engine, which `shutdown` will end, or take one.
 
         A socket is one that `EngineProcess.connect` made, and belongs to the client from now on.
-        `start_method` is for an engine that is started here.
+        `start_method` (spawn or fork) is for an engine that is started here.
         """
         self._warmup = warmup
         self._owned: EngineProcess | None = None
