@@ -156,7 +156,8 @@ def test_the_oldest_of_each_process_comes_first(gate: Gate, crew: Crew) -> None:
     assert waiting(gate) == 8
     gate.release()
     for count in range(1, 9):
-        wait_until(lambda count=count: sum(len(line.call("order")) for line in lines) == count)
+        # An approximate gate may let one of each process in at once.
+        wait_until(lambda count=count: sum(len(line.call("order")) for line in lines) >= count)
         assert any(line.call("release") for line in lines)
     assert [line.call("order") for line in lines] == [[0, 1, 2, 3]] * 2
 
