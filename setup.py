@@ -3,7 +3,7 @@
 from setuptools import Extension, setup
 
 CORE = ["cap", "gate", "owner", "segment", "wait"]
-HEADERS = ["atomics", "cap", "counters", "gate", "layout", "owner", "segment", "tally", "wait"]
+HEADERS = ["approximate", "atomics", "counters", "layout", "tally", *CORE]
 
 setup(
     ext_modules=[

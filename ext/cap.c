@@ -128,9 +128,7 @@ enum cap_result cap_reserve(const struct cap *cap, uint32_t slot, struct cap_ask
             break;
     }
     settle(mine, sequence, next);
-    uint64_t total = (uint64_t)state_total(w) + ask.n;
-    if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
-        atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
+    cap_note_peak(mine, (uint64_t)state_total(w) + ask.n);
     return CAP_DONE;
 }
 

@@ -154,4 +154,11 @@ static inline uint32_t cap_held(const struct cap *cap, uint32_t slot)
     return (uint32_t)atomic_load_explicit(&cap->ledgers[slot].held, memory_order_relaxed);
 }
 
+/* Raise a slot's peak to a total; the slot's owner only. Relaxed: a statistic. */
+static inline void cap_note_peak(struct layout_ledger *mine, uint64_t total)
+{
+    if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
+        atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
+}
+
 #endif

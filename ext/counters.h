@@ -1,7 +1,8 @@
 /* counters.h - one visible counter per cache line.
  *
  * A counter has one writer, its slot's owner, and any number of readers. That is why plain relaxed loads and stores
- * are enough: no counter promises anything about another one, so there is nothing to order. It is also why a sum is
+ * are enough: no counter promises anything about another one, so there is nothing to order. (An approximate cap's
+ * promises that what it shows was counted as admitted before: gate.c publishes it by a release.) It is also why a sum is
  * an estimate: it reads one line after the other, and a counter that was read may have moved when the last is.
  */
 #ifndef GATECOUNT_COUNTERS_H

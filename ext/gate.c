@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "approximate.h"
 #include "wait.h"
 
 #define SWEEP_INTERVAL UINT64_C(20000000) /* nanoseconds between two looks for the dead by one process */
@@ -64,19 +65,11 @@ enum owner_result gate_claim(struct gate *gate, int slot)
     return claim_once(gate, slot);
 }
 
-/* Approximate mode's recovery: what a slot holds is nowhere but in its ledger and counter. */
-static uint32_t forget(struct layout_ledger *ledger)
-{
-    uint32_t held = (uint32_t)atomic_load_explicit(&ledger->held, memory_order_relaxed);
-    atomic_store_explicit(&ledger->held, 0, memory_order_relaxed); /* relaxed: freeing the slot orders it */
-    return held;
-}
-
 /* Take back all that a slot holds, in its own name. */
 static uint32_t recover(struct gate *gate, uint32_t cap, uint32_t slot)
 {
     struct cap *shared = &gate->caps[cap];
-    uint32_t units = gate->hard ? cap_recover(shared, slot) : forget(&shared->ledgers[slot]);
+    uint32_t units = gate->hard ? cap_recover(shared, slot) : approximate_recover(shared, slot);
     counter_store(counter_at(gate->counters[cap], slot), 0);
     atomic_store_explicit(&shared->ledgers[slot].waiting, 0, memory_order_relaxed); /* relaxed: a statistic */
     if (!gate->hard)
@@ -146,46 +139,15 @@ void gate_close(struct gate *gate)
 
 static inline void publish(struct gate *gate, uint32_t cap)
 {
-    counter_store(gate_counter(gate, cap), gate_held(gate, cap));
-}
-
-/* Return the sum of a cap's counters, from 0 to LAYOUT_MAX_LIMIT: a host may have written anything into them. */
-static int64_t visible_sum(const struct gate *gate, uint32_t cap)
-{
-    int64_t sum = counters_sum(gate->counters[cap], gate->segment->shape.slots);
-    return sum < 0 ? 0 : sum > LAYOUT_MAX_LIMIT ? LAYOUT_MAX_LIMIT : sum;
-}
-
-/* Check the sum, then publish: two of these at once may both get the last place, and that is the documented bound. */
-static enum cap_result approximate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask)
-{
-    struct layout_ledger *mine = ledger_of(gate, cap);
-    int64_t sum = visible_sum(gate, cap);
-    if (!cap_fits(ask, (uint64_t)sum, cap_limit(&gate->caps[cap])))
-        return CAP_REFUSED;
-    count(&mine->held, ask.n);
-    uint64_t total = (uint64_t)sum + ask.n;
-    /* relaxed: a statistic of our own */
-    if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
-        atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
-    return CAP_DONE;
-}
-
-static enum cap_result approximate_release(struct gate *gate, uint32_t cap, uint32_t n)
-{
-    struct layout_ledger *mine = ledger_of(gate, cap);
-    uint32_t held = gate_held(gate, cap);
-    if (n > held)
-        return CAP_NOT_HELD;
-    /* relaxed: read by others as a statistic only */
-    atomic_store_explicit(&mine->held, held - n, memory_order_relaxed);
-    return CAP_DONE;
+    /* release: whoever sees the units sees their admission counted (approximate.h) */
+    atomic_store_explicit(gate_counter(gate, cap), gate_held(gate, cap), memory_order_release);
 }
 
 static inline enum cap_result reserve_once(struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    return gate->hard ? cap_reserve(&gate->caps[cap], (uint32_t)gate->owner.slot, ask)
-                      : approximate_reserve(gate, cap, ask);
+    uint32_t slot = (uint32_t)gate->owner.slot;
+    return gate->hard ? cap_reserve(&gate->caps[cap], slot, ask)
+                      : approximate_reserve(&gate->caps[cap], gate->counters[cap], slot, ask);
 }
 
 /* Tell whether an ask could not be granted even if nothing were in flight. */
@@ -232,8 +194,8 @@ enum cap_result gate_take(struct gate *gate, uint32_t cap, struct cap_ask ask) {
 
 enum cap_result gate_give(struct gate *gate, uint32_t cap, uint32_t n)
 {
-    return gate->hard ? cap_release(&gate->caps[cap], (uint32_t)gate->owner.slot, n)
-                      : approximate_release(gate, cap, n);
+    uint32_t slot = (uint32_t)gate->owner.slot;
+    return gate->hard ? cap_release(&gate->caps[cap], slot, n) : approximate_release(&gate->caps[cap], slot, n);
 }
 
 enum cap_result gate_reserve(struct gate *gate, uint32_t cap, struct cap_ask ask)
@@ -255,11 +217,14 @@ enum cap_result gate_release(struct gate *gate, uint32_t cap, uint32_t n)
     return CAP_DONE;
 }
 
-/* Tell whether a cap is visibly too full for an ask, without writing anything. */
+/* Tell whether a cap is visibly too full for an ask, without writing anything that others read to decide. */
 static bool looks_full(const struct gate *gate, uint32_t cap, struct cap_ask ask)
 {
-    uint64_t total = gate->hard ? cap_total(&gate->caps[cap]) : (uint64_t)visible_sum(gate, cap);
-    return !cap_fits(ask, total, cap_limit(&gate->caps[cap]));
+    const struct cap *shared = &gate->caps[cap];
+    uint64_t total;
+    if (!gate->hard)
+        return !approximate_fits(shared, gate->counters[cap], ledger_of(gate, cap), ask, &total);
+    return !cap_fits(ask, cap_total(shared), cap_limit(shared));
 }
 
 static enum cap_result reserve_all_once(struct gate *gate, const struct cap_ask *asks, uint32_t *refused_by)
@@ -372,9 +337,11 @@ void gate_wait_leave(struct gate *gate, uint32_t cap)
 void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_statistics *statistics)
 {
     struct cap shared = segment_cap(segment, cap);
-    int64_t sum = counters_sum(segment_counters(segment, cap), segment->shape.slots);
+    const _Atomic int64_t *counters = segment_counters(segment, cap);
+    bool hard = segment->shape.mode == LAYOUT_HARD;
     *statistics = (struct gate_statistics){
-        .in_flight = segment->shape.mode == LAYOUT_HARD ? cap_total(&shared) : sum < 0 ? 0 : (uint64_t)sum,
+        .in_flight = hard ? cap_total(&shared) : approximate_total(&shared, counters),
+        .peak = hard ? 0 : approximate_proven_total(&shared, counters),
         .limit = cap_limit(&shared),
         /* relaxed: statistics, each true by itself */
         .repairs = atomic_load_explicit(&shared.shared->repairs, memory_order_relaxed),

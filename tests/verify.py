@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from c.build import ADDRESS, OPTIMISED, ROOT, THREAD, build
+from c.build import ADDRESS, CONTRACTS, OPTIMISED, ROOT, THREAD, build
 
 DEADLINE_S = 1200
 """For one check; the whole is meant to take under 25 minutes on 2 cores."""
@@ -119,6 +119,11 @@ def compiled(program: str, where: Path, compiler: str, flags: tuple[str, ...]) -
         raise Failed(error.stderr) from error
 
 
+def contracts(where: Path, compiler: str, flags: tuple[str, ...], *under: str) -> list[str]:
+    """Run the test programs of what the core promises without threads; return what they printed."""
+    return [run([*under, compiled(program, where, compiler, flags)]) for program in CONTRACTS]
+
+
 def checks_of(output: str) -> str:
     return f"{figure('# checks', output)} checks"
 
@@ -150,7 +155,7 @@ def every_interleaving(where: Path) -> str:
 
 def sanitized(where: Path, compiler: str) -> str:
     outputs = [
-        run([compiled("test_core", where, compiler, ADDRESS)]),
+        *contracts(where, compiler, ADDRESS),
         run([compiled("test_threads", where, compiler, ADDRESS), "100000"]),
         run([compiled("test_wait", where, compiler, ADDRESS), "10000"]),
     ]
@@ -195,8 +200,8 @@ def sleepers(where: Path) -> str:
 @check("valgrind: memory, leaks, descriptors")
 def memcheck(where: Path) -> str:
     need("valgrind", "valgrind")
-    binary = compiled("test_core", where, "cc", ("-O1", "-g"))
-    return checks_of(run(["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", binary]))
+    judge = ("valgrind", "-q", "--error-exitcode=9", "--leak-check=full")
+    return ", ".join(map(checks_of, contracts(where, "cc", ("-O1", "-g"), *judge)))
 
 
 @check("damaged segments")
@@ -211,7 +216,7 @@ def aarch64(where: Path) -> str:
     need("qemu-aarch64", "qemu-user")
     flags = (*OPTIMISED, "-static")
     outputs = [
-        run(["qemu-aarch64", compiled("test_core", where, "aarch64-linux-gnu-gcc", flags)]),
+        *contracts(where, "aarch64-linux-gnu-gcc", flags, "qemu-aarch64"),
         run(["qemu-aarch64", compiled("test_threads", where, "aarch64-linux-gnu-gcc", flags), "100000"]),
         run(["qemu-aarch64", compiled("test_wait", where, "aarch64-linux-gnu-gcc", flags), "5000"]),
     ]

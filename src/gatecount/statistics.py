@@ -18,7 +18,9 @@ class CapStatistics:
     """Granted now; the units of a dead owner count until they are reclaimed."""
     limit: int
     peak: int
-    """The most that was ever in flight."""
+    """The most that was ever in flight. In approximate mode the highest sum that a call, granted or
+    refused, or this reading found: over the limit only if so much was in flight at one instant, and too
+    low if what went over came back before anybody looked, or while grants came all the time."""
     admitted: int
     refused: int
     reclaimed: int

@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("cap", "gate", "owner", "segment", "wait")
+CONTRACTS = ("test_core", "test_approximate")
+"""The test programs of what the core promises without threads."""
 COMPILER = os.environ.get("CC", "cc")
 OPTIMISED = ("-O2",)
 ADDRESS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

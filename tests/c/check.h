@@ -44,6 +44,21 @@ static inline void check_segment(struct segment *segment, uint32_t slots, uint32
     REQUIRE(segment_publish(segment, NULL) == SEGMENT_OK);
 }
 
+static inline struct gate *new_gate(struct segment *segment, int slot)
+{
+    struct gate *gate = malloc(sizeof *gate);
+    REQUIRE(gate);
+    gate_initialise(gate, segment);
+    REQUIRE(gate_claim(gate, slot) == OWNER_OK);
+    return gate;
+}
+
+static inline void end_gate(struct gate *gate)
+{
+    gate_close(gate);
+    free(gate);
+}
+
 /* Tell whether a cap's total is what its slots hold together, with nothing pending. */
 static inline bool check_settled(const struct cap *cap)
 {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from c.build import ADDRESS, COMPILER, OPTIMISED, ROOT, THREAD, build
+from c.build import ADDRESS, COMPILER, CONTRACTS, OPTIMISED, ROOT, THREAD, build
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no compiler {COMPILER!r}")
 
@@ -36,12 +36,17 @@ def sanitized(program: str, where: Path, flags: tuple[str, ...], core: Path = RO
         raise
 
 
-def test_every_part_of_the_core_keeps_its_contract(tmp_path: Path) -> None:
-    passes(build("test_core", tmp_path))
+contracts = pytest.mark.parametrize("program", CONTRACTS)
 
 
-def test_no_part_of_the_core_breaks_a_rule_of_c(tmp_path: Path) -> None:
-    passes(sanitized("test_core", tmp_path, ADDRESS))
+@contracts
+def test_every_part_of_the_core_keeps_its_contract(tmp_path: Path, program: str) -> None:
+    passes(build(program, tmp_path))
+
+
+@contracts
+def test_no_part_of_the_core_breaks_a_rule_of_c(tmp_path: Path, program: str) -> None:
+    passes(sanitized(program, tmp_path, ADDRESS))
 
 
 def test_threads_never_pass_a_limit_between_them(tmp_path: Path) -> None:
@@ -68,6 +73,23 @@ def broken(where: Path, file: str, old: str, new: str, times: int = 1) -> Path:
     assert text.count(old) == times
     (core / file).write_text(text.replace(old, new))
     return core
+
+
+NOTED = "cap_note_peak(mine, approximate_proven_total(cap, counters))"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(cap) == admissions ?", "(cap) >= admissions ?"),
+        (NOTED, "(void)cap, (void)counters, cap_note_peak(mine, 2)"),
+        (NOTED, "(void)cap, (void)counters, (void)mine"),
+    ],
+    ids=["proven by nothing", "noted as first found", "not noted"],
+)
+def test_the_approximate_test_finds_a_wrong_peak(tmp_path: Path, old: str, new: str) -> None:
+    core = broken(tmp_path, "approximate.h", old, new)
+    assert run(build("test_approximate", tmp_path, core=core)).returncode == 1
 
 
 def test_the_single_step_test_finds_the_leaks_of_a_core_without_help(tmp_path: Path) -> None:

@@ -11,21 +11,6 @@
 #include "atomics.h"
 #include "tally.h"
 
-static struct gate *new_gate(struct segment *segment, int slot)
-{
-    struct gate *gate = malloc(sizeof *gate);
-    REQUIRE(gate);
-    gate_initialise(gate, segment);
-    REQUIRE(gate_claim(gate, slot) == OWNER_OK);
-    return gate;
-}
-
-static void end_gate(struct gate *gate)
-{
-    gate_close(gate);
-    free(gate);
-}
-
 /* The first of all tests: nothing has asked to be told of forks before the look. */
 static void a_child_does_not_take_itself_for_a_parent_that_only_looked(void)
 {
@@ -182,22 +167,6 @@ static void several_caps_are_reserved_all_or_nothing(void)
     end_gate(gate);
     gate_statistics(&segment, 2, &statistics);
     CHECK(statistics.in_flight == 0);
-    segment_close(&segment);
-}
-
-static void an_approximate_cap_decides_by_the_sum_of_the_counters(void)
-{
-    struct segment segment;
-    check_segment(&segment, 2, 1, 4, LAYOUT_APPROXIMATE);
-    struct gate *one = new_gate(&segment, 0), *two = new_gate(&segment, 1);
-    CHECK(gate_reserve(one, 0, cap_units(3)) == CAP_DONE);
-    CHECK(gate_reserve(two, 0, cap_units(2)) == CAP_REFUSED);
-    CHECK(gate_reserve(two, 0, cap_units(1)) == CAP_DONE);
-    CHECK(gate_release(one, 0, 4) == CAP_NOT_HELD && gate_release(one, 0, 3) == CAP_DONE);
-    CHECK(counters_sum(segment_counters(&segment, 0), 2) == 1);
-    end_gate(one);
-    end_gate(two);
-    CHECK(counters_sum(segment_counters(&segment, 0), 2) == 0);
     segment_close(&segment);
 }
 
@@ -367,7 +336,6 @@ int main(void)
     recovery_gives_nothing_back_for_a_first_operation_that_was_not_applied();
     an_audit_repairs_a_wrong_total_and_nothing_else();
     several_caps_are_reserved_all_or_nothing();
-    an_approximate_cap_decides_by_the_sum_of_the_counters();
     a_slot_has_one_owner_and_a_forked_child_is_another();
     a_descriptor_that_became_another_file_is_neither_locked_nor_closed();
     an_owner_without_a_lock_is_dead_only_if_its_pid_is_gone_or_was_reused();

@@ -213,7 +213,7 @@ MEASURES = (
     Measure(
         "gatecount_peak",
         "gauge",
-        "Most units that were ever in flight.",
+        "Most units that were ever in flight; in approximate mode, that a call or scrape found.",
         _CAP,
         _of_cap(lambda cap: cap.peak),
     ),
