@@ -158,7 +158,7 @@ static inline uint32_t cap_held(const struct cap *cap, uint32_t slot)
 static inline void cap_note_peak(struct layout_ledger *mine, uint64_t total)
 {
     if (total > atomic_load_explicit(&mine->peak, memory_order_relaxed))
-        atomic_store_explicit(&mine->peak, total, memory_order_relaxed);
+        atomic_store_explicit(&mine->peak, (uint32_t)total, memory_order_relaxed);
 }
 
 #endif

@@ -159,11 +159,12 @@ static bool too_large(const struct gate *gate, uint32_t cap, struct cap_ask ask)
 void gate_refuse(struct gate *gate, uint32_t cap, enum gate_reason why)
 {
     struct layout_cap *shared = gate->caps[cap].shared;
-    count(&ledger_of(gate, cap)->refused, 1);
-    /* release pairs with the acquire in gate_statistics: no reason is counted without its refusal */
+    struct layout_ledger *mine = ledger_of(gate, cap);
+    count(why == GATE_FULL ? &mine->full : &mine->not_full, 1);
+    /* relaxed: a statistic */
     if (why != GATE_FULL)
         atomic_fetch_add_explicit(why == GATE_TIMEOUT ? &shared->timeouts : &shared->too_large, 1,
-                                  memory_order_release);
+                                  memory_order_relaxed);
 }
 
 static void refuse(struct gate *gate, uint32_t cap, struct cap_ask ask)
@@ -317,7 +318,7 @@ static uint64_t waiting(const struct gate *gate, uint32_t cap)
 
 bool gate_wait_enter(struct gate *gate, uint32_t cap, uint64_t most)
 {
-    _Atomic uint64_t *mine = &ledger_of(gate, cap)->waiting;
+    _Atomic uint32_t *mine = &ledger_of(gate, cap)->waiting;
     if (most < UINT64_MAX && waiting(gate, cap) >= most && (!sweep(gate) || waiting(gate, cap) >= most))
         return false;
     /* seq_cst, and counted before the look: of two that enter at once, at least one sees the other */
@@ -346,19 +347,19 @@ void gate_statistics(const struct segment *segment, uint32_t cap, struct gate_st
         /* relaxed: statistics, each true by itself */
         .repairs = atomic_load_explicit(&shared.shared->repairs, memory_order_relaxed),
         .reclaimed = atomic_load_explicit(&shared.shared->reclaimed, memory_order_relaxed),
-        /* acquire pairs with the release in gate_refuse: the refusals summed below include these */
-        .timeouts = atomic_load_explicit(&shared.shared->timeouts, memory_order_acquire),
-        .too_large = atomic_load_explicit(&shared.shared->too_large, memory_order_acquire),
+        .timeouts = atomic_load_explicit(&shared.shared->timeouts, memory_order_relaxed),
+        .too_large = atomic_load_explicit(&shared.shared->too_large, memory_order_relaxed),
     };
+    statistics->refused = statistics->timeouts + statistics->too_large;
     for (uint32_t slot = 0; slot < segment->shape.slots; slot++) {
         struct layout_ledger *ledger = &shared.ledgers[slot];
         /* relaxed: as above */
-        uint64_t peak = atomic_load_explicit(&ledger->peak, memory_order_relaxed);
+        uint32_t peak = atomic_load_explicit(&ledger->peak, memory_order_relaxed);
         if (peak > statistics->peak)
             statistics->peak = peak;
+        statistics->refused += atomic_load_explicit(&ledger->full, memory_order_relaxed);
         struct gate_calls calls = gate_calls(segment, cap, slot);
         statistics->admitted += calls.admitted;
-        statistics->refused += calls.refused;
         statistics->waiting += calls.waiting;
     }
 }

@@ -104,7 +104,8 @@ static inline struct gate_calls gate_calls(const struct segment *segment, uint32
     const struct layout_ledger *ledger = &segment_cap(segment, cap).ledgers[slot];
     return (struct gate_calls){
         .admitted = atomic_load_explicit(&ledger->admitted, memory_order_relaxed),
-        .refused = atomic_load_explicit(&ledger->refused, memory_order_relaxed),
+        .refused = atomic_load_explicit(&ledger->full, memory_order_relaxed) +
+                   atomic_load_explicit(&ledger->not_full, memory_order_relaxed),
         .waiting = atomic_load_explicit(&ledger->waiting, memory_order_relaxed),
     };
 }

@@ -44,7 +44,7 @@
 #define LAYOUT_CAP_NAME 32u /* bytes, the closing NUL included */
 
 #define LAYOUT_MAGIC UINT64_C(0x31746e756f636e67) /* "gncount1" in memory on a little-endian machine */
-#define LAYOUT_VERSION 2u
+#define LAYOUT_VERSION 3u
 
 enum layout_mode {
     LAYOUT_PLAIN = 0,       /* words only: no slots, no caps */
@@ -99,9 +99,10 @@ struct layout_ledger {
     _Atomic uint64_t next;                    /* what held becomes if the pending operation succeeds */
     _Atomic uint64_t helped;                  /* highest operation another process saw succeed */
     _Atomic uint64_t admitted;                /* calls granted */
-    _Atomic uint64_t refused;                 /* calls refused, for whatever reason */
-    _Atomic uint64_t peak;                    /* highest total this slot ever brought about */
-    _Atomic uint64_t waiting;                 /* calls that wait now, or whose owner died waiting */
+    _Atomic uint64_t full;                    /* calls refused because there was no room */
+    _Atomic uint64_t not_full;                /* and for another reason: told apart, or "full" were a difference that may fall */
+    _Atomic uint32_t peak;                    /* highest total this slot ever brought about */
+    _Atomic uint32_t waiting;                 /* calls that wait now, or whose owner died waiting */
 };
 
 /* Lock-free 64-bit atomics, or nothing here holds: a library lock would be per process. */
@@ -120,7 +121,7 @@ _Static_assert(offsetof(struct layout_cap, limit) == 8 && offsetof(struct layout
                    offsetof(struct layout_cap, waiters) == 24 && offsetof(struct layout_cap, repairs) == 64 &&
                    offsetof(struct layout_cap, name) == 96,
                "cap fields stand where the map says");
-_Static_assert(offsetof(struct layout_ledger, helped) == 24 && offsetof(struct layout_ledger, waiting) == 56,
+_Static_assert(offsetof(struct layout_ledger, helped) == 24 && offsetof(struct layout_ledger, waiting) == 60,
                "ledger fields stand where the map says");
 
 /* Two programs agree on a segment only if they agree on this: version, byte order, and every size and bit width

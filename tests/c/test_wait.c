@@ -137,6 +137,9 @@ static void never_more_wait_than_may(void)
     CHECK(gate_reserve(&one, 0, cap_units(1)) == CAP_DONE && gate_reserve(&one, 0, cap_units(1)) == CAP_REFUSED);
     gate_statistics(&segment, 0, &told);
     CHECK(told.refused == 5 && told.timeouts == 1 && told.too_large == 2);
+    atomic_fetch_add(&one.caps[0].ledgers[0].not_full, 1); /* half of a refusal: none that a total would have to take back */
+    gate_statistics(&segment, 0, &told);
+    CHECK(told.refused == 5 && gate_calls(&segment, 0, 0).refused == 6);
     gate_close(&one);
     segment_close(&segment);
 }
