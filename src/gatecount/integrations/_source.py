@@ -35,6 +35,7 @@ class GateSource:
         elif gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate must be a Gate, a name or None, not {type(gate).__name__} ({gate!r})")
         self._name = None if isinstance(gate, Gate) else gate
+        self._given = isinstance(gate, Gate)
         self._needs = needs
         self._found = {"gate": gate} if isinstance(gate, Gate) else {}
         self._usable: Gate | None = None
@@ -67,6 +68,8 @@ class GateSource:
                 raise UnknownCap(cap, gate.segment.caps)
             gate.claim()
         except (GatecountError, OSError, ValueError) as error:  # ValueError: the variable holds no name
+            if not self._given:
+                self._found.clear()  # another may stand under the name by the next attempt
             raise self.lost(error, time.monotonic() - began) from error
         if self._trouble:
             logger.warning("the gate can be used again, after %s", self._trouble)
