@@ -14,6 +14,7 @@ cdef bint claim(gate_t *c, int slot, double patience) except -1:
     while not owner_is_mine(&c.owner):
         result = gate_claim(c, slot)
         if result == OWNER_OK:
+            gate_reclaim(c)  # also where it needed no dead owner's slot: whom we replace may have left something behind
             break
         if result == OWNER_SYSTEM:
             raise OSError(errno, os.strerror(errno))

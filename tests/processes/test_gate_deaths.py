@@ -73,6 +73,16 @@ def test_a_dead_owner_is_shown_in_no_slot_and_counts_until_it_is_reclaimed(
     assert gate.owners() == []
 
 
+def test_a_claim_takes_back_what_the_dead_held_though_a_slot_was_free(gate: Gate, crew: Crew) -> None:
+    victim, successor = Remote(crew, same, gate), Remote(crew, same, gate)
+    gate.claim()
+    assert victim.call("try_acquire", 4)
+    victim.kill()
+    assert caps(gate) == (4, 0)
+    successor.call("claim")
+    assert caps(gate) == (0, 0)
+
+
 def test_telling_of_a_dead_owner_writes_nothing(gate_name: str, crew: Crew) -> None:
     with Gate.create(gate_name, limits=LIMITS, slots=4):
         victim = Remote(crew, Gate.open, gate_name)
