@@ -264,6 +264,19 @@ def test_a_servers_own_file_stays_recognisable_to_it(gate: Gate, tmp_path: Any) 
     assert in_flight(gate) == 0
 
 
+def test_a_file_from_a_wrapper_that_is_a_function_is_sent_in_pieces(gate: Gate, tmp_path: Any) -> None:
+    (tmp_path / "file").write_bytes(bytes(300_000))
+    file = (tmp_path / "file").open("rb")
+    middleware = AdmissionMiddleware(lambda environ, _: environ["wsgi.file_wrapper"](file), gate)
+    held = call(middleware, **{"wsgi.file_wrapper": lambda body, _size=0: body})
+    sizes = [len(piece) for piece in held]
+    assert (sum(sizes), max(sizes)) == (300_000, 65_536)
+    assert gate.statistics().caps["requests"].in_flight == 1
+    held.close()
+    assert file.closed
+    assert gate.statistics().caps["requests"].in_flight == 0
+
+
 def test_a_servers_own_file_that_takes_no_attributes_is_held_all_the_same(gate: Gate) -> None:
     class Sealed:
         __slots__ = ()

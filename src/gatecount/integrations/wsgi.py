@@ -6,7 +6,8 @@ application = AdmissionMiddleware(application, "api", exempt=("/health",))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Final, Unpack
 
 from gatecount.gate import Gate, Permit
 from gatecount.integrations._policy import Options, Policy
@@ -14,6 +15,10 @@ from gatecount.integrations._refusal import Refusal
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+_CHUNK: Final = 65_536
+"""Bytes of a file that are sent at a time."""
 
 
 class AdmissionMiddleware:
@@ -87,6 +92,9 @@ def _held(permit: Permit, body: Iterable[bytes], environ: WSGIEnvironment) -> It
             pass
         else:
             return body
+    elif callable(wrapper) and not isinstance(wrapper, type) and hasattr(body, "read"):
+        # The wrapper is a function (uWSGI's) that returns the file, and that iterates by lines.
+        body = iter(partial(body.read, _CHUNK), b"")
     return (_HeldSized if hasattr(body, "__len__") else _Held)(body, close)
 
 
