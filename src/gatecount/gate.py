@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from gatecount import _core
-from gatecount._core import MAX_CAP_NAME, MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
+from gatecount._core import MAX_CAPS, MAX_LIMIT, MAX_SLOTS, MODES, check_int
 from gatecount.errors import GateExists, GateNotFound, LayoutMismatch
-from gatecount.names import check_gate_name, check_name, path_of
+from gatecount.names import check_cap_name, check_gate_name, path_of
 from gatecount.sharing import attach, reduce_to_descriptor
 from gatecount.statistics import CapStatistics, GateStatistics, SlotStatistics
 from gatecount.waiting import wait_for
@@ -28,7 +28,6 @@ ENVIRONMENT = "GATECOUNT_GATE"
 """The environment variable by which a gate's name travels to processes that open it."""
 
 _CREATION_TIMEOUT_MS = 1000
-_KEYWORDS = frozenset({"headroom", "timeout", "max_waiting"})  # of calls whose other keywords are caps
 _NOT_A_FILE = {
     errno.ELOOP: "is a symbolic link",
     errno.EISDIR: "is a directory",
@@ -44,12 +43,8 @@ def _check_limits(limits: object) -> dict[str, int]:
         )
     if not 1 <= len(limits) <= MAX_CAPS:
         raise ValueError(f"limits must name 1 to {MAX_CAPS} caps, not {len(limits)}")
-    if taken := _KEYWORDS.intersection(limits):
-        raise ValueError(f"no cap can be named {min(taken)!r}: that is a keyword of Gate.admit")
     return {
-        check_name(cap, "the name of a cap", MAX_CAP_NAME): check_int(
-            limit, f"limits[{cap!r}]", 0, MAX_LIMIT
-        )
+        check_cap_name(cap): check_int(limit, f"limits[{cap!r}]", 0, MAX_LIMIT)
         for cap, limit in limits.items()
     }
 

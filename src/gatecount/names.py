@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-from gatecount._core import DIRECTORY
+from gatecount._core import DIRECTORY, MAX_CAP_NAME
 
 PREFIX = "gatecount-"
 MAX_NAME = 200
+_KEYWORDS = frozenset({"headroom", "timeout", "max_waiting"})  # of calls whose other keywords are caps
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -28,6 +29,14 @@ def check_name(value: object, argument: str, longest: int) -> str:
 def check_gate_name(value: object) -> str:
     """Return value if a gate may have it as its name; else raise TypeError or ValueError."""
     return check_name(value, "name", MAX_NAME)
+
+
+def check_cap_name(value: object) -> str:
+    """Return value if a cap may have it as its name; else raise TypeError or ValueError."""
+    name = check_name(value, "the name of a cap", MAX_CAP_NAME)
+    if name in _KEYWORDS:
+        raise ValueError(f"no cap can be named {name!r}: that is a keyword of Gate.admit")
+    return name
 
 
 def path_of(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gatecount._core import MAX_LIMIT, check_int
 from gatecount.errors import UnknownCap
+from gatecount.names import check_cap_name
 
 Cost = int | Mapping[str, int] | Callable[[Any], int | Mapping[str, int]]
 Headroom = int | Callable[[Any], int]
@@ -35,7 +36,7 @@ class Price:
             raise ValueError(
                 f"cost must be at most {MAX_LIMIT:,}, which is the highest limit: not {cost!r}"
             )
-        self.needs = frozenset(self._amounts)
+        self.needs = frozenset(map(check_cap_name, self._amounts))
         """The caps that the gate must have."""
         self.fixed = None if self._cost or self._headroom else (self._amounts, self._free)
         """What `of` returns for every request, if it is the same for all."""
