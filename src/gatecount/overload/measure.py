@@ -90,7 +90,7 @@ class Measurement:
         settings, load = self._settings, self._load
         self._turn_to("filling up")
         await self._until(self._full, 1.0)
-        if self._witness.peak == 0:
+        if await self._until(lambda: self._witness.peak or None, settings.patience) is None:
             raise LoadFailed("no request has reached a server")
 
         self._turn_to("under load")
