@@ -76,6 +76,14 @@ def wait_for_end(process: BaseProcess, deadline: float = DEADLINE) -> None:
     wait_until(lambda: process.exitcode is not None, deadline)
 
 
+def gone(process: psutil.Process) -> bool:
+    """Tell whether a process has ended. It may be reaped between two looks at it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class Crew:
     """Processes of one start method; whichever is still there at the end of the block is killed."""
 

@@ -7,11 +7,13 @@ import random
 from typing import Any
 
 from gatecount import AtomicArray, Gate, GateFull, SharedAdmissionStats
+from processes.workers import claimed
 from witness import KillProofWitness
 
 
 def work_at_gate(gate: Gate, witness: KillProofWitness, me: int, most: int, stop: AtomicArray) -> None:
     """Reserve and release one cap, holding several permits at a time."""
+    claimed(gate.claim)
     chance = random.Random(os.getpid())
     held: list[int] = []
     while not stop.load(0) or held:
@@ -28,6 +30,7 @@ def admit_at_gate(
     gate: Gate, requests: KillProofWitness, tokens: KillProofWitness, me: int, stop: AtomicArray
 ) -> None:
     """Reserve two caps at once, so that a kill can fall between them."""
+    claimed(gate.claim)
     chance = random.Random(os.getpid())
     while not stop.load(0):
         wanted = {"requests": chance.randint(1, 3), "tokens": chance.randint(1, 20)}
@@ -49,7 +52,7 @@ def serve_requests(
 ) -> None:
     """Reserve, then count, then finish requests, as a server does that admits before it adds."""
     stats = SharedAdmissionStats({"mp_admission_counters": buffer}, clients, me)
-    stats.set_num_requests(0)
+    claimed(lambda: stats.set_num_requests(0))
     chance = random.Random(os.getpid())
     table = 0
     while not stop.load(0) or table:

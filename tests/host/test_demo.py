@@ -189,7 +189,7 @@ def test_a_host_that_does_not_exist_is_one_line(demo: Demo) -> None:
 
 @pytest.mark.parametrize("phase", ["starting", "under load"])
 def test_ctrl_c_ends_every_process_without_a_stack_trace(demo: Demo, phase: str) -> None:
-    interrupted = demo("--mode", "hard")
+    interrupted = demo("--mode", "hard", "--duration", "60")  # in which none is killed
     wait_for_line(interrupted, phase)
     # While starting, in the middle of their imports, is when they could least cope with a signal.
     await_that(lambda: len(servers(interrupted.pid)) == 4, "four servers")
@@ -215,7 +215,7 @@ def test_servers_leave_ctrl_c_to_the_demo(demo: Demo) -> None:
 
 
 def test_no_server_outlives_a_demo_that_is_killed(demo: Demo) -> None:
-    killed = demo("--mode", "hard")
+    killed = demo("--mode", "hard", "--duration", "60")
     wait_for_line(killed, "under load")
     assert len(servers(killed.pid)) == 4
     killed.kill()

@@ -44,7 +44,7 @@ from host.engines import (
     stopped,
     until,
 )
-from support import DEADLINE, Crew, wait_until
+from support import DEADLINE, Crew, gone, wait_until
 
 NEVER_READY = EngineSettings(load_time=1000.0)
 
@@ -265,7 +265,7 @@ def test_an_engine_ends_with_its_parent_however_that_dies(method: StartMethod) -
             assert here.poll(DEADLINE)
             left = psutil.Process(here.recv())
         crew.kill(parent)
-        wait_until(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: gone(left))
 
 
 def test_an_engine_ends_when_its_object_is_collected() -> None:
@@ -299,7 +299,7 @@ def test_an_engine_that_will_not_be_told_is_killed() -> None:
 def test_a_shutdown_can_be_asked_for_twice_and_leaves_the_exit_code() -> None:
     process = EngineProcess(LONG)
     assert process.exitcode is None
-    process.shutdown()
+    process.shutdown(DEADLINE)  # it has to start before it can see that it is to end
     process.shutdown()
     assert process.exitcode == 0
 

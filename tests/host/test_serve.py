@@ -70,10 +70,10 @@ async def under_load(
 
 
 def test_under_80_clients_hard_admission_is_full_and_never_over() -> None:
-    with Served(*CAPPED, "--admission", "hard", "--service-time", "300") as served:
+    with Served(*CAPPED, "--admission", "hard", "--service-time", "1000") as served:
         served.until_ready()
         assert served.said.endswith("with 4 servers; exact global cap of 10 requests")
-        load, samples, after = asyncio.run(under_load(served))
+        load, samples, after = asyncio.run(under_load(served, 10))
 
         assert after["gatecount_engine_running_peak"] == 10
         assert max(samples) == 10
@@ -88,10 +88,10 @@ def test_under_80_clients_hard_admission_is_full_and_never_over() -> None:
 
 
 def test_approximate_admission_says_its_overshoot_which_is_within_the_documented_bound() -> None:
-    with Served(*CAPPED, "--admission", "approximate", "--service-time", "300") as served:
+    with Served(*CAPPED, "--admission", "approximate", "--service-time", "1000") as served:
         served.until_ready()
         assert served.said.endswith("with 4 servers; approximate global cap of 10 requests")
-        _, _, after = asyncio.run(under_load(served))
+        _, _, after = asyncio.run(under_load(served, 10))
 
         peak = after["gatecount_engine_running_peak"]
         assert 10 <= peak <= 13
@@ -106,7 +106,7 @@ def test_approximate_admission_says_its_overshoot_which_is_within_the_documented
 
 
 def test_with_admission_off_each_server_runs_ten() -> None:
-    with Served(*CAPPED, "--admission", "off", "--service-time", "300") as served:
+    with Served(*CAPPED, "--admission", "off", "--service-time", "2000") as served:
         served.until_ready()
         assert served.said.endswith("with 4 servers; each has a cap of its own of 10 requests")
         # With connections for good, a server that was slow to accept its share would have too few.
@@ -119,10 +119,10 @@ def test_with_admission_off_each_server_runs_ten() -> None:
 
 
 def test_without_a_cap_nobody_is_refused() -> None:
-    with Served("--workers", "4", "--service-time", "300") as served:
+    with Served("--workers", "4", "--service-time", "2000") as served:
         served.until_ready()
         assert served.said.endswith("with 4 servers; no cap")
-        load, _, after = asyncio.run(under_load(served))
+        load, _, after = asyncio.run(under_load(served, 41))
 
         assert set(load.statuses) == {200}
         assert 40 < after["gatecount_engine_running_peak"] <= 80

@@ -96,7 +96,7 @@ def in_flight(gate: Gate, cap: str = "requests") -> int:
 def becomes(gate: Gate, units: int) -> None:
     """Wait until that many units of cap "requests" are in flight."""
     with suppress(AssertionError):
-        wait_until(lambda: in_flight(gate) == units, 10.0)
+        wait_until(lambda: in_flight(gate) == units)
     assert in_flight(gate) == units
 
 

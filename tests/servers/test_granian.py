@@ -38,6 +38,8 @@ def test_workers_that_are_threads_share_one_slot_and_the_limit(serve: Callable[.
     program.write_text(text.replace(IMPORT, THREADS))
     server.start(COMMAND, {"WEB_CONCURRENCY": "2"})
     with Gate.open(server.name) as gate:
+        # Said of each when it has been started: it may answer before.
+        server.says("Spawning worker-2")
         assert server.log.count("Spawning worker-") == 2
         with Held(server) as held, load(server) as answers:
             full(server, gate, held)

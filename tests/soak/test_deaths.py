@@ -18,8 +18,8 @@ from gatecount import (
     SharedAdmissionStats,
     SlotsExhausted,
 )
-from processes.workers import meet
-from support import DEADLINE, Crew, Holder, Remote, same, scaled, wait_until
+from processes.workers import claimed, meet
+from support import DEADLINE, Crew, Holder, Remote, gone, same, scaled, wait_until
 
 LIMITS = {"requests": 10, "tokens": 1000}
 
@@ -111,7 +111,7 @@ def test_a_parent_killed_while_its_forked_child_lives_gives_back_its_own_and_onl
     finally:
         os.close(write_end)
         os.close(read_end)
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: gone(child))
     assert gate.reclaim() == 1
     assert in_flight(gate) == (0, 0)
 
@@ -134,7 +134,7 @@ def test_a_parent_is_dead_before_anybody_has_waited_for_it_though_its_forked_chi
         assert in_flight(gate) == (3, 0)
         assert [slot.pid for slot in gate.statistics().slots] == [child.pid]
         child.kill()  # an end of the pipe may live on elsewhere: it need not see the other one close
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: gone(child))
     finally:
         os.close(write_end)
         os.close(read_end)
@@ -174,7 +174,7 @@ def test_a_family_killed_in_the_same_moment_gives_back_all(gate: Gate, crew: Cre
         if child_group != parent.pid:  # it was forked before its parent got a group
             child.kill()
         crew.kill(parent)
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: gone(child))
         assert gate.reclaim() == 2
         assert in_flight(gate) == (0, 0)
     finally:
@@ -211,7 +211,7 @@ def test_the_only_slot_of_a_dead_owner_can_be_claimed_while_another_reclaims_it(
             with Gate.open(gate_name) as heir:
                 meet(words, 0, 2 * number)
                 try:
-                    heir.claim()
+                    claimed(heir.claim)
                 except SlotsExhausted:
                     refused += 1
             meet(words, 8, 2 * number)
@@ -235,7 +235,7 @@ def test_a_respawned_server_gets_its_index_while_another_reclaims_what_the_last_
         heir = os.fork()
         if heir == 0:
             try:
-                _serve(buffer)
+                claimed(lambda: _serve(buffer))
             except NotOwner:
                 os._exit(1)
             os._exit(0)

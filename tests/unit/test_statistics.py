@@ -37,9 +37,9 @@ def test_statistics_count_what_happened(gate: Gate) -> None:
 def test_a_flood_of_refusals_is_counted_like_any(gate: Gate) -> None:
     assert gate.try_acquire(10)
     floods = scaled(20_000)
-    began = time.perf_counter()
+    began = time.process_time()
     assert not any(gate.try_acquire() for _ in range(floods))
-    assert time.perf_counter() - began < 0.001 * floods
+    assert time.process_time() - began < 0.001 * floods
     cap = gate.statistics().caps["requests"]
     assert (cap.in_flight, cap.admitted, cap.refused) == (10, 1, floods)
 

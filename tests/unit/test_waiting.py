@@ -63,7 +63,10 @@ def test_the_oldest_waiter_comes_first(gate: Gate) -> None:
 def test_a_newcomer_does_not_overtake_who_waits_for_more(gate: Gate) -> None:
     gate.acquire(2)
     outcomes = Outcomes()
-    calls = {"both": lambda: gate.acquire(2, timeout=DEADLINE), "one": lambda: gate.acquire(timeout=9)}
+    calls = {
+        "both": lambda: gate.acquire(2, timeout=DEADLINE),
+        "one": lambda: gate.acquire(timeout=DEADLINE),
+    }
     threads = line_up(gate, outcomes, calls)
     gate.release()
     time.sleep(0.1)  # for the wrong one to come in
@@ -186,7 +189,8 @@ def test_several_caps_are_waited_for_together(gate: Gate) -> None:
     gate.acquire(100, cap="tokens")
     gate.acquire()
     outcomes = Outcomes()
-    thread = start(outcomes.of, "all", lambda: gate.admit(requests=2, tokens=60, timeout=9).release())
+    both = {"requests": 2, "tokens": 60}
+    thread = start(outcomes.of, "all", lambda: gate.admit(**both, timeout=DEADLINE).release())
     wait_until(lambda: waiting(gate) == 1)  # the first cap refuses
     gate.release()
     wait_until(lambda: (waiting(gate), waiting(gate, "tokens")) == (0, 1))
@@ -244,7 +248,7 @@ def test_nothing_is_left_of_a_line_in_which_nobody_stands(gate: Gate) -> None:
     for headroom in (0, 1):
         with pytest.raises(GateTimeout):
             gate.acquire(headroom=headroom, timeout=0.001)
-    assert lines() == before
+    assert lines() <= before  # the watcher of a test before may just be ending
 
 
 def test_a_wait_ends_with_the_gate_and_not_by_a_look_now_and_then(gate_name: str) -> None:
