@@ -79,7 +79,7 @@ class GateTwin:
         return 0 if slot is None else self.owners[slot].held[cap]
 
     def claim(self, name: object) -> int:
-        """Claim the first free slot; only if there is none, the dead are looked for."""
+        """Claim the first free slot, looking for the dead before if there is none, and else afterwards."""
         slot = self.slot_of(name)
         if slot is not None:
             return slot
@@ -88,6 +88,7 @@ class GateTwin:
         for slot in range(self.slots):
             if slot not in self.owners:
                 self.owners[slot] = OwnerTwin(name, dict.fromkeys(self.caps, 0))
+                self.reclaim()
                 return slot
         raise SlotsExhausted(self.slots)
 
@@ -204,6 +205,7 @@ class HardBufferTwin(GateTwin):
             if index in self.owners:
                 raise NotOwner("")
             self.owners[index] = OwnerTwin(name, {CAP: 0})
+            self.reclaim()
         return self.owners[index]
 
     def words(self) -> list[int]:
