@@ -53,7 +53,7 @@ def hold_tokens(seat: Seat, report: Connection, tokens: int) -> None:
     config = seat.client_config
     stats = SharedTokenStats(config, config["client_count"], config["client_index"])
     stats.try_reserve(tokens, limit=1000)
-    report.send((seat.index, stats.get_num_tokens()))
+    report.send((seat.index, os.getpid(), stats.get_num_tokens()))
     serve(seat)
 
 

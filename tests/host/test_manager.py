@@ -44,7 +44,8 @@ def heard(connection: Connection) -> Any:
 
 
 def pid_of(manager: ServerProcessManager, index: int) -> int:
-    pid = manager.pids[index]
+    """Return a server's process; it may run and say something before the manager has noted it."""
+    pid = wait_until(lambda: manager.pids[index])
     assert pid is not None
     return pid
 
@@ -72,7 +73,7 @@ def holding(
     arguments = there, n, starts
     with ServerProcessManager(targets.hold, settings(**changed), arguments, on_exit=on_exit) as manager:
         first = sorted(heard(here) for _ in range(2))
-        assert first == [(0, manager.pids[0], True), (1, manager.pids[1], True)]
+        assert first == [(index, pid_of(manager, index), True) for index in range(2)]
         assert held(manager) == 2 * n
         yield manager
 
@@ -165,7 +166,7 @@ def test_what_a_server_held_is_back_when_it_ends_and_another_takes_its_index(
         starts.fetch_add(1, 1)  # its successor has waited for that
         index, pid, granted = heard(report[0])
         assert (index, granted) == (1, True)
-        assert manager.pids == (survivor, pid)
+        wait_until(lambda: manager.pids == (survivor, pid))
         assert pid != victim
         assert held(manager) == 6
         wait_until(lambda: manager.board.at(1).connections == 3)
@@ -178,11 +179,13 @@ def test_prompt_tokens_that_a_server_held_are_back_when_it_ends(
 ) -> None:
     here, there = report
     changed = settings(admission=admission, max_num_queued_tokens=1000)
-    with ServerProcessManager(targets.hold_tokens, changed, (there, 50)) as manager:
-        assert {heard(here)[0], heard(here)[0]} == {0, 1}
+    with ServerProcessManager(targets.hold_tokens, changed, (there, 50)):
+        pids = {index: pid for index, pid, _ in (heard(here), heard(here))}
+        assert sorted(pids) == [0, 1]
         for index in (1, 1, 0):
-            os.kill(manager.pids[index] or 0, signal.SIGKILL)
-            assert heard(here) == (index, 100)  # its successor's and the other's
+            os.kill(pids[index], signal.SIGKILL)
+            its_index, pids[index], tokens = heard(here)
+            assert (its_index, tokens) == (index, 100)  # its successor's and the other's
 
 
 def test_a_server_comes_back_ten_times_in_a_row_and_nothing_is_lost(
@@ -193,10 +196,10 @@ def test_a_server_comes_back_ten_times_in_a_row_and_nothing_is_lost(
         survivor, victim = manager.pids
         seen = {victim}
         for _ in range(10):
-            os.kill(pid_of(manager, 1), signal.SIGKILL)
-            index, pid, granted = heard(report[0])
+            os.kill(victim, signal.SIGKILL)
+            index, victim, granted = heard(report[0])
             assert (index, granted) == (1, True)
-            seen.add(pid)
+            seen.add(victim)
         assert len(seen) == 11
         assert manager.pids[0] == survivor
         assert held(manager) == 10
@@ -216,7 +219,7 @@ def test_a_death_is_seen_although_the_dead_server_s_own_child_lives_on(
         children.append(child)
         assert pid != victim
         assert alive(children[0])
-        assert manager.pids == (pid,)
+        wait_until(lambda: manager.pids == (pid,))
         manager.shutdown()
         assert not alive(pid)
     for child in children:
@@ -272,7 +275,7 @@ def test_the_end_of_one_that_has_served_long_begins_a_new_row(
     caplog.set_level(logging.INFO, logger="gatecount.frontend")
     with ServerProcessManager(targets.serve, settings(workers=1)) as manager:
         for times in (1, 2, 3):
-            os.kill(manager.pids[0] or 0, signal.SIGKILL)
+            os.kill(pid_of(manager, 0), signal.SIGKILL)
             wait_until(lambda times=times: caplog.text.count("serves again") == times)
 
     said = "server 0 was ended by signal 9 (SIGKILL); another takes its index now"

@@ -322,15 +322,19 @@ def test_any_asgi_app_is_served_behind_the_cap(tmp_path: Path) -> None:
 def test_start_up_work_and_the_engine_s_loading_overlap() -> None:
     """Start to ready is nearer to the longer of the two than to their sum."""
 
-    def seconds() -> float:
-        times = ("--engine-load-time", "10", "--warmup-time", "10")
+    def seconds(*times: str) -> float:
         with Served("--workers", "2", "--limit", "4", *times) as served:
             began = time.monotonic()
             served.until_ready()
             return time.monotonic() - began
 
-    # One after the other they never take less than 20, however often one tries.
-    assert any(10 <= seconds() < 15 for _ in range(3))
+    def nearer_to_the_longer() -> bool:
+        start = seconds()  # what a start takes besides, on a machine as busy as it is
+        both = seconds("--engine-load-time", "10", "--warmup-time", "10")
+        return 10 <= both < 15 + start
+
+    # One after the other they take 20 and a start, however often one tries.
+    assert any(nearer_to_the_longer() for _ in range(3))
 
 
 def test_sigterm_lets_running_requests_end() -> None:

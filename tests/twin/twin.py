@@ -79,7 +79,7 @@ class GateTwin:
         return 0 if slot is None else self.owners[slot].held[cap]
 
     def claim(self, name: object) -> int:
-        """Claim the first free slot, looking for the dead before if there is none, and else afterwards."""
+        """Claim the first free slot, looking for the dead before if there is none, else afterwards."""
         slot = self.slot_of(name)
         if slot is not None:
             return slot
