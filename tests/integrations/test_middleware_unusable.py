@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +15,11 @@ import pytest
 
 from gatecount import Gate, GateNotFound
 from gatecount.gate import ENVIRONMENT
+from gatecount.integrations import _source
 from integrations.expected import expect_busy, only
 from integrations.faces import FACES, Face
 from integrations.middleware_servers import ask, becomes
-from support import Crew, Remote, path_of, wait_until
+from support import Crew, Remote, path_of, scaled, wait_until
 
 NOBODY = 65534
 
@@ -233,3 +237,32 @@ def test_an_attempt_that_has_blocked_is_made_again_after_ten_times_as_long(
             now = max(now, moment)
             assert ask(port).status == 503
     assert looked == [1000.0, 1005.6]
+
+
+def test_of_threads_that_try_at_once_each_is_told_that_the_gate_cannot_be_used(
+    gate_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for share in ("RETRY", "RETRY_SHARE"):
+        monkeypatch.setattr(_source, share, 0)  # each tries
+    source = _source.GateSource(gate_name, frozenset({"requests"}))
+    told: list[type[BaseException]] = []
+
+    def attempt() -> None:
+        for _ in range(scaled(500)):
+            try:
+                source.ready()
+            except Exception as error:  # noqa: BLE001 (of whatever type)
+                told.append(type(error))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Gate.create(gate_name, limits={"tokens": 1}):
+            threads = [threading.Thread(target=attempt) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert Counter(told) == {_source.Unusable: 4 * scaled(500)}

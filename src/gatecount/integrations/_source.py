@@ -78,12 +78,15 @@ class GateSource:
         return gate
 
     def _open(self) -> Gate:
-        if "gate" not in self._found:
-            opened = handed_over(self._name)
-            if opened is None:
-                opened = Gate.from_env() if self._name is None else Gate.open(self._name)
-            # Of threads that open it at once, one wins; the others' have no slot yet. A lock could be
-            # held by a thread that a fork leaves behind.
-            if self._found.setdefault("gate", opened) is not opened:
-                opened.close()
-        return self._found["gate"]
+        found = self._found.get("gate")
+        if found is not None:
+            return found
+        opened = handed_over(self._name)
+        if opened is None:
+            opened = Gate.from_env() if self._name is None else Gate.open(self._name)
+        # Of threads that open it at once, one wins; the others' have no slot yet. A lock could be held
+        # by a thread that a fork leaves behind.
+        found = self._found.setdefault("gate", opened)
+        if found is not opened:
+            opened.close()
+        return found
