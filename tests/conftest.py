@@ -64,7 +64,7 @@ def _leaves_nothing_behind() -> Iterator[None]:
     yield
     left = [str(file) for file in support.gate_files() - files if _is_ours(file)]
     assert not left, f"left in shared memory: {left}"
-    support.wait_until(lambda: not _children() - children, 5.0)
+    support.wait_until(lambda: not _children() - children)
 
 
 @pytest.fixture

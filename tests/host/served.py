@@ -135,7 +135,7 @@ class Served:
     def connections_refused(self) -> bool:
         """Tell whether nobody accepts any more, so that a connection just waits or is refused."""
         try:
-            get(self.url, "/health", timeout=0.3)
+            get(self.url, "/health", timeout=1.0)
         except OSError:
             return True
         return False
