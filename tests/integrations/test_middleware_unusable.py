@@ -174,16 +174,21 @@ def test_a_gate_that_comes_later_is_found_without_a_restart(
     ]
 
 
+def serves_by_the_next_of_its_name(port: int, gate_name: str) -> None:
+    """Create the gate anew, and see that the first request that is served is counted there."""
+    with Gate.create(gate_name, limits={"requests": 9}) as gate:
+        wait_until(lambda: ask(port).status == 200)
+        becomes(gate, 0)
+        assert gate.statistics().caps["requests"].admitted == 1
+
+
 def test_a_gate_that_could_not_be_used_is_given_up_for_the_next_of_its_name(
     face: Face, gate_name: str
 ) -> None:
     with face.serve(gate_name) as port, Gate.create(gate_name, limits={"tokens": 1}):
         assert ask(port).status == 503
         Gate.remove(gate_name)
-        with Gate.create(gate_name, limits={"requests": 1}) as gate:
-            wait_until(lambda: ask(port).status == 200)
-            becomes(gate, 0)
-            assert gate.statistics().caps["requests"].admitted == 1
+        serves_by_the_next_of_its_name(port, gate_name)
 
 
 def test_a_worker_that_found_no_slot_never_counts_in_a_gate_whose_name_is_gone(
@@ -194,10 +199,7 @@ def test_a_worker_that_found_no_slot_never_counts_in_a_gate_whose_name_is_gone(
             first.claim()
             assert ask(port).status == 503
             Gate.remove(gate_name)
-        with Gate.create(gate_name, limits={"requests": 9}) as gate:
-            wait_until(lambda: ask(port).status == 200)
-            becomes(gate, 0)
-            assert gate.statistics().caps["requests"].admitted == 1
+        serves_by_the_next_of_its_name(port, gate_name)
 
 
 def test_a_gate_that_cannot_be_used_is_not_looked_for_at_every_request(

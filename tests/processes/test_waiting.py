@@ -17,7 +17,7 @@ import pytest
 
 from gatecount import AtomicArray, Gate, GateFull, GateTimeout
 from processes.workers import meet
-from support import DEADLINE, Crew, Remote, python, scaled, wait_for_end, wait_until
+from support import DEADLINE, Crew, Remote, gone, python, scaled, wait_for_end, wait_until
 from waiters import waiting
 
 LIMITS = {"requests": 1, "tokens": 100}
@@ -349,16 +349,10 @@ def test_a_forked_waiter_outlives_its_waiting_parent(gate: Gate, crew: Crew) -> 
     words = AtomicArray(2)
     gate.acquire()
     parent = crew.start(fork_a_waiter, gate, words)
-    wait_until(lambda: words[1])
+    child = psutil.Process(wait_until(lambda: words[1]))
     parent.kill()
     wait_for_end(parent)
     wait_until(lambda: waiting(gate) == 1)
     gate.release()
     wait_until(lambda: words[0] == 1)
-    wait_until(lambda: not psutil.pid_exists(words[1]) or _is_zombie(words[1]))
-
-
-def _is_zombie(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    return True
+    wait_until(lambda: gone(child))

@@ -35,9 +35,9 @@ class GateSource:
         elif gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"gate must be a Gate, a name or None, not {type(gate).__name__} ({gate!r})")
         self._name = None if isinstance(gate, Gate) else gate
-        self._given = isinstance(gate, Gate)
+        self._given = gate if isinstance(gate, Gate) else None
         self._needs = needs
-        self._found = {"gate": gate} if isinstance(gate, Gate) else {}
+        self._found: dict[str, Gate] = {}
         self._usable: Gate | None = None
         self._trouble = ""
         self._retry_at = 0.0
@@ -68,8 +68,7 @@ class GateSource:
                 raise UnknownCap(cap, gate.segment.caps)
             gate.claim()
         except (GatecountError, OSError, ValueError) as error:  # ValueError: the variable holds no name
-            if not self._given:
-                self._found.clear()  # another may stand under the name by the next attempt
+            self._found.clear()  # another may stand under the name by the next attempt
             raise self.lost(error, time.monotonic() - began) from error
         if self._trouble:
             logger.warning("the gate can be used again, after %s", self._trouble)
@@ -78,7 +77,7 @@ class GateSource:
         return gate
 
     def _open(self) -> Gate:
-        found = self._found.get("gate")
+        found = self._found.get("gate") if self._given is None else self._given
         if found is not None:
             return found
         opened = handed_over(self._name)
