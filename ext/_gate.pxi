@@ -87,7 +87,8 @@ cdef class GateCore:
     def claim(self):
         """Claim a slot for this process now rather than at its first reserve, and return its index.
 
-        Does nothing if it has one. Raises SlotsExhausted if every slot is owned by a living process, GateClosed.
+        Takes back what dead owners held. Does nothing if it has a slot. Raises SlotsExhausted if every slot is owned by a
+        living process, GateClosed.
         """
         with cython.critical_section(self):
             self._ready()

@@ -80,9 +80,10 @@ class Gate(_core.GateCore):
     process may add one grant of its own on top; recovery is the same.
 
     A process claims one of the gate's slots at its first reserve (or by `claim`), for all its threads,
-    and frees it by `close` or by dying. A forked child owns nothing of its parent's and claims a slot of
-    its own. Reading never writes to shared memory. Anonymous gates, and named ones too, can be pickled
-    to a child while it is being started. A context manager: leaving it closes the gate.
+    taking back what the dead held, and frees it by `close` or by dying. A forked child owns nothing of
+    its parent's and claims a slot of its own. Reading never writes to shared memory. Anonymous gates,
+    and named ones too, can be pickled to a child while it is being started. A context manager: leaving
+    it closes the gate.
     """
 
     __slots__ = ("name",)
